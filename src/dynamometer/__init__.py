@@ -1,0 +1,3 @@
+"""Dynamometer: measure an LLM inference engine under load, model it, decide. Importing this loads no third-party package."""
+
+__version__ = "0.1.0"

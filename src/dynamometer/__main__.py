@@ -1,0 +1,5 @@
+"""`python -m dynamometer` is `dyno`."""
+
+from dynamometer.cli import main
+
+main()

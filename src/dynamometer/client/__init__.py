@@ -1,0 +1,1 @@
+"""DRIVE in real time. Requests and a schedule in, log rows out."""

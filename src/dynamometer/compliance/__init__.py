@@ -1,0 +1,1 @@
+"""Licences and provenance. A leaf: nobody imports it."""

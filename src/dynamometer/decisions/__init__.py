@@ -1,0 +1,1 @@
+"""SO WHAT. Figures, laws and prices in; decisions out."""

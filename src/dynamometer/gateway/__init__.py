@@ -1,0 +1,1 @@
+"""The canary proxy: engines, policies and decisions on live traffic."""

@@ -1,0 +1,1 @@
+"""FITS. Figures in, laws with intervals out."""

@@ -1,0 +1,65 @@
+"""A kind and a name in, the callable out. Built-ins are lines in a dict of import paths, loaded on use; others come from
+the entry-point group `dynamometer.<kind>`. A name that exists twice is an error, never a silent win."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Final
+
+from dynamometer.errors import UsageError
+
+KINDS: Final = ("engine", "workload", "law", "policy", "sampler", "sink", "metric")
+
+BUILT_IN: Final[dict[str, dict[str, str]]] = {
+    "engine": {
+        "openai.chat": "dynamometer.engines.openai:chat",
+        "openai.completions": "dynamometer.engines.openai:completions",
+    },
+    "workload": {},
+    "law": {},
+    "policy": {},
+    "sampler": {
+        "host": "dynamometer.telemetry.host:Host",
+    },
+    "sink": {},
+    "metric": {},
+}
+
+
+def names(kind: str) -> dict[str, str]:
+    """Every known name of the kind with where it comes from."""
+    if kind not in BUILT_IN:
+        raise UsageError(f"plugin kind is {kind!r}; one of {', '.join(KINDS)}")
+    found = dict(BUILT_IN[kind])
+    for point in entry_points(group=f"dynamometer.{kind}"):
+        if point.name in found:
+            raise UsageError(f"{kind} {point.name!r} is defined twice: {found[point.name]} and {point.value}; uninstall one")
+        found[point.name] = point.value
+    return found
+
+
+def load(kind: str, name: str) -> object:
+    """The object that the name stands for; an unknown name lists the known ones."""
+    found = names(kind)
+    if name not in found:
+        raise UsageError(f"unknown {kind} {name!r}; known: {', '.join(sorted(found)) or 'none'}")
+    return EntryPoint(name=name, value=found[name], group=f"dynamometer.{kind}").load()
+
+
+def available(module: str) -> bool:
+    """True if an optional package could be imported; it is not imported."""
+    return find_spec(module) is not None
+
+
+def optional(module: str, extra: str) -> object:
+    """Imports an optional package or says which extra brings it."""
+    from dynamometer.errors import MissingExtra
+
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
+            raise MissingExtra(module, extra) from missing
+        raise

@@ -1,0 +1,1 @@
+"""RULES. State in, choice out; shared by the simulator and the gateway. Pure."""

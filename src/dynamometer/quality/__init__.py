@@ -1,0 +1,1 @@
+"""What quantization or another engine costs in answers. A leaf: nobody imports it."""

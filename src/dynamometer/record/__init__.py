@@ -1,0 +1,1 @@
+"""LOG. The clock, the append-only log, the manifest and the store that reads them back."""

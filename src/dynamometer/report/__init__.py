@@ -1,0 +1,1 @@
+"""SAY. Figures and decisions in; tables, pictures and pages out."""

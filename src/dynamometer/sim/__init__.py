@@ -1,0 +1,1 @@
+"""DRIVE in virtual time. The same requests and schedule in, the same rows out."""
