@@ -1,4 +1,4 @@
-"""The command line: one file a verb. A verb parses, calls one function and prints. Verbs load on use, so `dyno --help` stays quick."""
+"""The command line: one file a verb. A verb parses, calls one function and prints; it is loaded when it is named."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Verbs(click.Group):
 def dyno(ctx: click.Context) -> None:
     """Put an LLM inference engine on the dynamometer: measure it, model it, decide.
 
-    Every option can also be set in dyno.toml ([bench] concurrency = 8) and in the environment (DYNO_BENCH_CONCURRENCY=8);
-    the command line wins over the environment, the environment over the file.
+    Every option can also be set in dyno.toml ([bench] concurrency = 8) and in the environment
+    (DYNO_BENCH_CONCURRENCY=8); the command line wins over the environment, the environment over the file.
     """
     from dynamometer.cli.settings import defaults
 

@@ -21,7 +21,7 @@ def find() -> Path | None:
 
 
 def defaults(verb: str) -> dict[str, object]:
-    """Option defaults of one verb: top-level keys, overridden by the verb's own table; dashes and underscores are equal."""
+    """Option defaults of one verb: top-level keys, then the verb's own table; dashes and underscores are equal."""
     path = find()
     if path is None:
         return {}

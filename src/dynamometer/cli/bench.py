@@ -1,0 +1,160 @@
+"""`dyno bench`: options in, one experiment measured, a table, a verdict and a page out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from dynamometer.cli import options
+from dynamometer.errors import UsageError
+from dynamometer.types import Experiment, Load, Target, Workload
+
+LAWS = ("poisson", "constant", "gamma", "trace", "ramp", "step", "burst")
+
+
+class BenchOptions(msgspec.Struct, frozen=True):
+    """What `dyno bench` takes beside the endpoint and the workload; None and "" mean not given."""
+
+    engine: str
+    quantization: str
+    slots: int | None
+    threads: int
+    concurrency: int | None
+    rate: float | None
+    arrivals: str | None
+    arrival_options: tuple[str, ...]
+    requests: int | None
+    duration: str
+    warmup: int | None
+    slo: str
+    repeats: int
+    seed: int
+    workers: int
+    metrics_url: str
+    no_sense_check: bool
+    out: Path | None
+    resume: Path | None
+    name: str
+    as_json: bool
+    quiet: bool
+
+
+@click.command("bench", short_help="Put an engine under load and measure it.")
+@options.target_options
+@click.option("--engine", default="llamacpp", show_default=True, help="Engine to start when no --url is given.")
+@click.option(
+    "--quantization",
+    default="Q8_0",
+    show_default=True,
+    help="Weights of the packaged model: Q8_0, Q4_0, Q4_1, F16, BF16.",
+)
+@click.option("--slots", type=click.IntRange(1), default=None, help="Its slots.  [default: the concurrency, or 4]")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Its threads.  [default: room for the client]")
+@options.workload_options
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=None, help="Requests in flight.  [default: 4]")
+@click.option(
+    "--rate", "-r", type=click.FloatRange(0, min_open=True), default=None, help="Open loop: requests per second."
+)
+@click.option("--arrivals", type=click.Choice(LAWS), default=None, help="Law of the open loop.  [default: poisson]")
+@click.option(
+    "--arrival",
+    "arrival_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Its parameter, e.g. burstiness=0.5.",
+)
+@click.option("--requests", "-n", type=click.IntRange(1), default=None, help="Stop after so many.  [default: see docs]")
+@click.option("--duration", "-d", default="", metavar="TIME", help="Stop sending after so long, e.g. 60s.")
+@click.option("--warmup", type=click.IntRange(0), default=None, help="Requests before timing.  [default: one a stream]")
+@click.option("--slo", default="", metavar="LIMITS", help="'ttft_p99<500ms,tpot_p99<50ms'; sets the exit code.")
+@click.option("--repeats", "-k", type=click.IntRange(1), default=1, show_default=True, help="Runs of the experiment.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts, lengths and arrivals.")
+@click.option("--workers", type=click.IntRange(0), default=0, help="Client processes.  [default: as many as needed]")
+@click.option("--metrics-url", default="", help="The engine's Prometheus page.  [default: found beside the endpoint]")
+@click.option("--no-sense-check", is_flag=True, help="Do not look at a first answer before timing.")
+@click.option("--name", default="", help="Name of the experiment.  [default: made from the model and the load]")
+@click.option("--out", "-o", type=click.Path(path_type=Path), default=None, help="[default: runs/<time>-<name>]")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Go on with an interrupted run."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and nothing else.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+def command(**given: object) -> None:
+    """Put an engine under load and measure it.
+
+    Without --url it starts llama.cpp's own server on the packaged SmolLM2-135M-Instruct and measures that.
+
+    \b
+    dyno bench
+    dyno bench --url http://127.0.0.1:8000/v1 --concurrency 16 --requests 500
+    dyno bench --url http://127.0.0.1:8000/v1 --rate 5 --duration 5m --slo 'ttft_p99<500ms'
+
+    Exit code: 0 measured; 1 the objective was missed or every request failed; 2 bad usage; 3 the engine cannot be
+    reached or started; 5 the run cannot be believed.
+    """
+    from dynamometer.cli.bench_run import bench, resume
+
+    bench_options = options.values(given, BenchOptions)
+    if bench_options.resume:
+        raise SystemExit(resume(bench_options))
+    target = options.target(options.values(given, options.TargetOptions))
+    workload = options.workload(options.values(given, options.WorkloadOptions))
+    load = load_of(bench_options)
+    raise SystemExit(bench(experiment(bench_options, target, workload, load), bench_options))
+
+
+def load_of(given: BenchOptions) -> Load:
+    """Closed at a concurrency, or open at a rate: exactly one of the two."""
+    law_options = options.pairs(given.arrival_options, "--arrival")
+    if given.rate is not None and given.concurrency is not None:
+        raise UsageError("--rate and --concurrency exclude each other; give one (open loop or closed loop)")
+    if given.rate is None and given.arrivals not in (None, "trace"):
+        raise UsageError(f"--arrivals {given.arrivals} needs --rate, the mean requests per second")
+    if given.rate is None and given.arrivals is None:
+        if law_options:
+            raise UsageError("--arrival sets a law's parameter; give --arrivals and --rate with it")
+        return Load("closed", concurrency=given.concurrency or 4)
+    return Load(given.arrivals or "poisson", concurrency=0, rate=given.rate or 0.0, options=law_options)
+
+
+def experiment(given: BenchOptions, target: Target, workload: Workload, load: Load) -> Experiment:
+    """The experiment that the options describe.
+
+    Without a stop rule a closed loop asks 15 requests a stream, 60 at least, for two minutes at most; an open loop
+    runs one minute; a trace runs to its end.
+    """
+    from dynamometer.decisions.gate import objectives
+    from dynamometer.units import seconds
+
+    duration_s = seconds(given.duration, "--duration") if given.duration else 0.0
+    if given.duration and duration_s <= 0:
+        raise UsageError(f"--duration is {given.duration!r}; give a time above 0, e.g. 60s")
+    requests = given.requests or 0
+    if not requests and not duration_s and load.law == "closed":
+        requests, duration_s = max(60, 15 * load.concurrency), 120.0
+    elif not requests and not duration_s and load.law != "trace":
+        duration_s = 60.0
+    return Experiment(
+        name=given.name or f"{_short(target.model) or 'endpoint'}-{_load_name(load)}",
+        target=target,
+        workload=workload,
+        load=load,
+        requests=requests,
+        duration_s=duration_s,
+        warmup_requests=given.warmup if given.warmup is not None else max(2, min(load.concurrency, 16)),
+        repeats=given.repeats,
+        seed=given.seed,
+        slo=objectives(given.slo) if given.slo else (),
+    )
+
+
+def _short(model: str) -> str:
+    """A model's name as part of a file name."""
+    last = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in last)[:40]
+
+
+def _load_name(load: Load) -> str:
+    return f"c{load.concurrency}" if load.law == "closed" else f"{load.law}-{load.rate:g}rps"

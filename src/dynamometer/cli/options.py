@@ -1,0 +1,143 @@
+"""Option groups that several verbs share, and the values behind them: click's words in, nouns out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import TypeVar
+
+import click
+import msgspec
+
+from dynamometer.errors import UsageError
+from dynamometer.types import Target, Workload
+
+Command = TypeVar("Command", bound=Callable[..., object])
+Group = TypeVar("Group", bound=msgspec.Struct)
+
+_TARGET = (
+    click.option("--url", default="", help="Base URL, e.g. http://127.0.0.1:8000/v1."),
+    click.option(
+        "--model",
+        default="",
+        help="Served name; without --url a GGUF file.  [default: the first served]",
+    ),
+    click.option("--api", default="auto", show_default=True, help="Dialect, e.g. openai.chat; auto finds out."),
+    click.option("--api-key-env", default="", metavar="VARIABLE", help="Environment variable that holds the API key."),
+    click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Extra request header."),
+    click.option("--body", "body", multiple=True, metavar="KEY=JSON", help="Extra field of the request body."),
+    click.option("--insecure", is_flag=True, help="Do not verify the TLS certificate."),
+    click.option("--timeout", default="600s", show_default=True, metavar="TIME", help="Longest wait for one answer."),
+)
+
+_WORKLOAD = (
+    click.option(
+        "--workload",
+        "-w",
+        default="code",
+        show_default=True,
+        help="What to ask; dyno doctor lists the workloads.",
+    ),
+    click.option("--data", default="", metavar="FILE", help="File of a data set or a trace."),
+    click.option(
+        "--input-tokens",
+        "-i",
+        default="",
+        metavar="LENGTH",
+        help="Prompt length: 512, uniform:128:512, normal:512:64, …  [default: as it comes]",
+    ),
+    click.option("--output-tokens", default="64", show_default=True, metavar="LENGTH", help="Answer length, likewise."),
+    click.option("--stop-at-eos", is_flag=True, help="Let the model end its answer before the length."),
+    click.option("--same-prompts", is_flag=True, help="Ask the same prompts in every run."),
+    click.option(
+        "--workload-option", "workload_options", multiple=True, metavar="KEY=VALUE", help="Parameter of the workload."
+    ),
+)
+
+
+def _apply(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def target_options(command: Command) -> Command:
+    """Adds the options that name an endpoint."""
+    return _apply(_TARGET, command)
+
+
+def workload_options(command: Command) -> Command:
+    """Adds the options that name what to ask."""
+    return _apply(_WORKLOAD, command)
+
+
+class TargetOptions(msgspec.Struct, frozen=True):
+    url: str
+    model: str
+    api: str
+    api_key_env: str
+    headers: tuple[str, ...]
+    body: tuple[str, ...]
+    insecure: bool
+    timeout: str
+
+
+class WorkloadOptions(msgspec.Struct, frozen=True):
+    workload: str
+    data: str
+    input_tokens: str
+    output_tokens: str
+    stop_at_eos: bool
+    same_prompts: bool
+    workload_options: tuple[str, ...]
+
+
+def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    """`KEY=VALUE` words as a dict."""
+    found: dict[str, str] = {}
+    for word in values:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{option} is {word!r}; give NAME=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def target(options: TargetOptions) -> Target:
+    """The endpoint that the options name."""
+    from dynamometer.units import seconds
+
+    if options.url and not options.url.startswith(("http://", "https://")):
+        raise UsageError(f"--url is {options.url!r}; give http://HOST:PORT/v1 or https://…")
+    body: dict[str, object] = {}
+    for key, text in pairs(options.body, "--body").items():
+        try:
+            body[key] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            body[key] = text
+    return Target(
+        url=options.url.rstrip("/"),
+        model=options.model,
+        api=options.api,
+        api_key_env=options.api_key_env,
+        headers=pairs(options.headers, "--header"),
+        body=body,
+        insecure=options.insecure,
+        timeout_s=seconds(options.timeout, "--timeout"),
+    )
+
+
+def workload(options: WorkloadOptions) -> Workload:
+    """The workload that the options name."""
+    return Workload(
+        name=options.workload,
+        path=options.data,
+        input_tokens=options.input_tokens,
+        output_tokens=options.output_tokens,
+        ignore_eos=not options.stop_at_eos,
+        fresh=not options.same_prompts,
+        options=pairs(options.workload_options, "--workload-option"),
+    )
+
+
+def values(given: Mapping[str, object], kind: type[Group]) -> Group:
+    """The part of click's values that a group of options holds, as its struct."""
+    return msgspec.convert({name: given[name] for name in kind.__struct_fields__}, kind)
