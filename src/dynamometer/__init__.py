@@ -1,3 +1,3 @@
-"""Dynamometer: measure an LLM inference engine under load, model it, decide. Importing this loads no third-party package."""
+"""Dynamometer: measure an LLM inference engine under load, model it, decide. Importing this loads nothing else."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The exception tree. A message says what, where, wanted and next; the command line turns it into one line and an exit code.
+"""The exception tree. A message says what, where, wanted and next; `dyno` prints that line and sets the exit code.
 
 DynoError
 ├── UsageError          the request itself is wrong: bad option, bad file, unknown name      exit 2

@@ -1,5 +1,7 @@
-"""A kind and a name in, the callable out. Built-ins are lines in a dict of import paths, loaded on use; others come from
-the entry-point group `dynamometer.<kind>`. A name that exists twice is an error, never a silent win."""
+"""A kind and a name in, the callable out.
+
+Built-ins are lines in a dict of import paths, loaded on use; others come from the entry-point group
+`dynamometer.<kind>`. A name that exists twice is an error, never a silent win."""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def names(kind: str) -> dict[str, str]:
     found = dict(BUILT_IN[kind])
     for point in entry_points(group=f"dynamometer.{kind}"):
         if point.name in found:
-            raise UsageError(f"{kind} {point.name!r} is defined twice: {found[point.name]} and {point.value}; uninstall one")
+            twice = f"{found[point.name]} and {point.value}"
+            raise UsageError(f"{kind} {point.name!r} is defined twice: {twice}; uninstall one")
         found[point.name] = point.value
     return found
 

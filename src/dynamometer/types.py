@@ -92,7 +92,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """What a dialect makes of the bytes: an event without its request, with the text that the log keeps only as bytes."""
+    """What a dialect makes of the bytes: an event without its request, with the text that the log keeps as bytes."""
 
     kind: EventKind
     at_ns: int
@@ -130,7 +130,7 @@ class Target(msgspec.Struct, frozen=True):
 class Workload(msgspec.Struct, frozen=True):
     """What to ask, by name and parameters; `workload.build` turns it into requests."""
 
-    name: str = "code"  # a plugin name: code, python, sql, javascript, synthetic, prefix, session, sharegpt, jsonl, csv, trace
+    name: str = "code"  # a plugin name: code, python, sql, javascript, synthetic, prefix, session, sharegpt, jsonl, …
     path: str = ""  # file of a data set or trace
     input_tokens: str = ""  # "" as it comes; "512"; "uniform:128:512"; "normal:512:64"; "lognormal:…"; "histogram:FILE"
     output_tokens: str = "128"  # same language
