@@ -1,0 +1,118 @@
+"""A named theme in, the colours of the page and of its pictures out, so that both change together.
+
+The series colours start from Okabe and Ito's set, which people with the common colour-blindnesses can tell apart; each
+theme shades them until every one has a contrast of at least 3 : 1 against its background (WCAG 2.2, 1.4.11).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
+
+
+class Theme(msgspec.Struct, frozen=True):
+    """Colours as #rrggbb. `series` in the order of use."""
+
+    name: str
+    background: str
+    card: str
+    text: str
+    muted: str
+    line: str
+    link: str
+    good: str
+    bad: str
+    warn: str
+    series: tuple[str, ...]
+
+
+LIGHT = Theme(
+    name="light",
+    background="#f6f7f9",
+    card="#ffffff",
+    text="#16202c",
+    muted="#566170",
+    line="#dfe3e8",
+    link="#0b62a8",
+    good="#0a7a55",
+    bad="#b3261e",
+    warn="#9a5b00",
+    series=("#0072b2", "#c9500a", "#008f68", "#b5588f", "#a87400", "#4a8fb8", "#6b6b6b", "#7a4fbf"),
+)
+DARK = Theme(
+    name="dark",
+    background="#10151c",
+    card="#18202a",
+    text="#e8edf3",
+    muted="#a3afbd",
+    line="#303b48",
+    link="#7cc4ff",
+    good="#4fd1a1",
+    bad="#ff8a80",
+    warn="#ffc266",
+    series=("#56b4e9", "#ff8f4d", "#2fc79a", "#e5a0cb", "#f0b429", "#9ad0f0", "#b8b8b8", "#b79cf0"),
+)
+THEMES = (LIGHT, DARK)
+
+
+def css_variables(theme: Theme) -> str:
+    """The theme as CSS custom properties, `--card:#ffffff;…`."""
+    names = ("background", "card", "text", "muted", "line", "link", "good", "bad", "warn")
+    colours = [f"--{name}:{getattr(theme, name)}" for name in names]
+    colours += [f"--series-{at}:{colour}" for at, colour in enumerate(theme.series)]
+    return ";".join([*colours, f"color-scheme:{theme.name}"])
+
+
+def vega_config(theme: Theme) -> dict[str, object]:
+    """The theme as a Vega-Lite `config`. The specs hold no colour; they name the styles at its end."""
+    axis = {
+        "gridColor": theme.line,
+        "domainColor": theme.line,
+        "tickColor": theme.line,
+        "labelColor": theme.muted,
+        "titleColor": theme.muted,
+        "titleFontWeight": "normal",
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titlePadding": 8,
+        "labelOverlap": "greedy",
+    }
+    first = theme.series[0]
+    return {
+        "background": None,
+        "font": FONT,
+        "padding": 4,
+        "view": {"stroke": None},
+        "axis": axis,
+        "legend": {
+            "orient": "top",
+            "direction": "horizontal",
+            "title": None,
+            "labelColor": theme.text,
+            "labelFontSize": 12,
+            "labelLimit": 220,
+            "symbolStrokeWidth": 2.5,
+            "columnPadding": 16,
+        },
+        "range": {
+            "category": list(theme.series),
+            "heatmap": {"scheme": "viridis"},
+            "ramp": {"scheme": "viridis"},
+        },
+        "line": {"color": first, "strokeWidth": 2, "strokeJoin": "round"},
+        "point": {"color": first, "filled": True, "size": 22},
+        "circle": {"color": first},
+        "bar": {"color": first},
+        "area": {"color": first},
+        "rule": {"color": theme.muted},
+        "tick": {"color": theme.text},
+        "text": {"color": theme.text, "fontSize": 11},
+        "style": {
+            "rule": {"stroke": theme.text, "strokeDash": [5, 4], "strokeWidth": 1.25},
+            "rule-label": {"fill": theme.text, "fontSize": 11},
+            "faint": {"fill": theme.muted, "fillOpacity": 0.14, "stroke": None},
+            "median": {"fill": theme.text},
+            "edge": {"stroke": theme.card, "strokeWidth": 1},
+        },
+    }
