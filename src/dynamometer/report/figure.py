@@ -112,8 +112,11 @@ def _axis(axis: Axis, grid: bool) -> alt.Axis:
 
 def series_colour(order: Sequence[str], field: str = "series") -> alt.Color:
     """Colour by a text field, in the order given; no legend for a single series."""
-    legend = alt.Legend(title=None) if len(order) > 1 else None
-    return alt.Color(field=field, type="nominal", scale=alt.Scale(domain=list(order)), legend=legend)
+    return alt.Color(field=field, type="nominal", scale=alt.Scale(domain=list(order)), legend=_legend(order))
+
+
+def _legend(order: Sequence[str]) -> alt.Legend | None:
+    return alt.Legend(title=None) if len(order) > 1 else None
 
 
 def tooltip(*fields: tuple[str, str]) -> list[alt.Tooltip]:
@@ -121,18 +124,19 @@ def tooltip(*fields: tuple[str, str]) -> list[alt.Tooltip]:
     return [alt.Tooltip(field=field, type="quantitative", title=title, format=",.4~r") for field, title in fields]
 
 
-def rule_layers(rules: Sequence[Rule]) -> list[alt.Chart]:
-    """A line and its words for each rule."""
+def rule_layers(rules: Sequence[Rule], right_of: float = float("inf")) -> list[alt.Chart]:
+    """A line and its words for each rule; the words stand left of a standing line that is beyond `right_of`."""
     layers: list[alt.Chart] = []
     for rule in rules:
         base = alt.Chart(data([{"at": rule.at, "label": rule.label}]))
         if rule.along == "x":
-            words = base.mark_text(style="rule-label", align="left", dx=5, baseline="top")
-            layers += [base.mark_rule(style="rule").encode(x="at:Q")]
-            layers += [words.encode(x="at:Q", y=alt.value(1), text="label:N")]
+            side: Literal["left", "right"] = "left" if rule.at <= right_of else "right"
+            words = base.mark_text(style="limit-label", align=side, dy=-3, baseline="bottom")
+            layers += [base.mark_rule(style="limit").encode(x="at:Q")]
+            layers += [words.encode(x="at:Q", y=alt.value(0), text="label:N")]
         else:
-            words = base.mark_text(style="rule-label", align="right", dy=-3, baseline="bottom")
-            layers += [base.mark_rule(style="rule").encode(y="at:Q")]
+            words = base.mark_text(style="limit-label", align="right", dy=-3, baseline="bottom")
+            layers += [base.mark_rule(style="limit").encode(y="at:Q")]
             layers += [words.encode(x=alt.value("width"), y="at:Q", text="label:N")]
     return layers
 
@@ -167,20 +171,26 @@ def curve(
     """
     full = [{"series": "", "kind": "both", "low": None, "high": None, **row} for row in rows]
     order = list(dict.fromkeys(str(row["series"]) for row in full))
-    base = alt.Chart(data(full)).encode(x=axis_x(x), color=series_colour(order))
-    lines = base.transform_filter("datum.kind != 'point'")
-    points = base.transform_filter("datum.kind != 'line'")
-    bounded = "isValid(datum.low) && isValid(datum.high)"
+    lines = [row for row in full if row["kind"] != "point"]
+    points = [row for row in full if row["kind"] != "line"]
+    across, up = axis_x(x), axis_y(y)
     low = axis_y(msgspec.structs.replace(y, field="low"))
+    colour = series_colour(order)
     shape: Literal["step-after", "linear"] = "step-after" if steps else "linear"
-    dash = alt.StrokeDash(field="series", type="nominal", scale=alt.Scale(domain=order), legend=None)
-    layers = [
-        lines.transform_filter(bounded).mark_area(opacity=0.18, interpolate=shape).encode(y=low, y2="high:Q"),
-        lines.mark_line(interpolate=shape).encode(y=axis_y(y), strokeDash=dash),
-        points.transform_filter(bounded).mark_rule(strokeWidth=1.5).encode(y=low, y2="high:Q"),
-        points.mark_point(size=36).encode(
-            y=axis_y(y), tooltip=[alt.Tooltip("series:N", title=" "), *tooltip((x.field, x.title), (y.field, y.title))]
-        ),
-    ]
+    dash = alt.StrokeDash(field="series", type="nominal", scale=alt.Scale(domain=order), legend=_legend(order))
+    layers: list[alt.Chart] = []
+    if bounded := [row for row in lines if row["low"] is not None and row["high"] is not None]:
+        band = alt.Chart(data(bounded)).mark_area(opacity=0.18, interpolate=shape)
+        layers.append(band.encode(x=across, y=low, y2="high:Q", color=colour))
+    if lines:
+        drawn = alt.Chart(data(lines)).mark_line(interpolate=shape)
+        layers.append(drawn.encode(x=across, y=up, color=colour, strokeDash=dash))
+    if bounded := [row for row in points if row["low"] is not None and row["high"] is not None]:
+        bars = alt.Chart(data(bounded)).mark_rule(strokeWidth=1.5)
+        layers.append(bars.encode(x=across, y=low, y2="high:Q", color=colour))
+    if points:
+        shown = [alt.Tooltip("series:N", title=" "), *tooltip((x.field, x.title), (y.field, y.title))]
+        layers.append(alt.Chart(data(points)).mark_point(size=36).encode(x=across, y=up, color=colour, tooltip=shown))
     columns = [("series", "series"), (x.field, x.title), (y.field, y.title), ("low", "low"), ("high", "high")]
-    return Figure(heading, spec_of([*layers, *rule_layers(rules)]), numbers(columns, full))
+    layers += rule_layers(rules, right_of=0.6 * max((float(row[x.field] or 0) for row in full), default=0.0))
+    return Figure(heading, spec_of(layers), numbers(columns, full))

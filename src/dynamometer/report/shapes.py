@@ -49,7 +49,8 @@ def stacked_bars(heading: Heading, rows: Sequence[Row], value: Axis, rules: Sequ
             tooltip=["bar:N", "part:N", *tooltip((value.field, value.title))],
         )
     )
-    spec = spec_of([chart, *rule_layers(rules)], max(60, LANE * len(bars)))
+    longest = max((sum(float(row[value.field] or 0) for row in rows if row["bar"] == bar) for bar in bars), default=0.0)
+    spec = spec_of([chart, *rule_layers(rules, 0.6 * longest)], max(60, LANE * len(bars)))
     return Figure(heading, spec, numbers([("bar", ""), ("part", "part"), (value.field, value.title)], full))
 
 
@@ -77,7 +78,7 @@ def stacked_over_time(heading: Heading, rows: Sequence[Row], y: Axis, rules: Seq
         alt.Chart(data(rows))
         .mark_bar(style="edge")
         .encode(
-            x=axis_x(Axis("at_s", "time (s)", zero=True)),
+            x=axis_x(Axis("at_s", "time (s)", zero=True)).bin("binned"),
             x2="to_s:Q",
             y=axis_y(y).stack("zero"),
             color=series_colour(order),
@@ -91,13 +92,14 @@ def stacked_over_time(heading: Heading, rows: Sequence[Row], y: Axis, rules: Seq
 def boxes(heading: Heading, rows: Sequence[Row], value: Axis) -> Figure:
     """Lying boxes. Fields: `group` (text), `p5`, `p25`, `p50`, `p75`, `p95`, `n`. The whiskers are p5 and p95."""
     order = list(dict.fromkeys(str(row["group"]) for row in rows))
-    base = alt.Chart(data(rows)).encode(y=_names("group", order), color=series_colour(order, "group").legend(None))
+    base = alt.Chart(data(rows)).encode(y=_names("group", order))
+    colour = series_colour(order, "group").legend(None)
     whisker, box = (axis_x(msgspec.structs.replace(value, field=field)) for field in ("p5", "p25"))
     shown = tooltip(("p5", "p5"), ("p25", "p25"), ("p50", "median"), ("p75", "p75"), ("p95", "p95"), ("n", "n"))
     layers = [
-        base.mark_rule(strokeWidth=1.5).encode(x=whisker, x2="p95:Q", tooltip=shown),
-        base.mark_bar(size=14).encode(x=box, x2="p75:Q", tooltip=shown),
-        base.mark_tick(size=14, thickness=2.5, style="median").encode(x="p50:Q", color=alt.Undefined, tooltip=shown),
+        base.mark_rule(strokeWidth=1.5).encode(x=whisker, x2="p95:Q", color=colour, tooltip=shown),
+        base.mark_bar(size=14).encode(x=box, x2="p75:Q", color=colour, tooltip=shown),
+        base.mark_tick(size=14, thickness=2.5, style="median").encode(x="p50:Q", tooltip=shown),
     ]
     columns = [("group", ""), *((name, name) for name in ("p5", "p25", "p50", "p75", "p95", "n"))]
     return Figure(heading, spec_of(layers, max(70, LANE * len(order))), numbers(columns, rows))

@@ -93,6 +93,10 @@ def vega_config(theme: Theme) -> dict[str, object]:
             "labelFontSize": 12,
             "labelLimit": 220,
             "symbolStrokeWidth": 2.5,
+            "symbolOpacity": 1,
+            "titleColor": theme.muted,
+            "titleFontWeight": "normal",
+            "offset": 22,
             "columnPadding": 16,
         },
         "range": {
@@ -109,8 +113,8 @@ def vega_config(theme: Theme) -> dict[str, object]:
         "tick": {"color": theme.text},
         "text": {"color": theme.text, "fontSize": 11},
         "style": {
-            "rule": {"stroke": theme.text, "strokeDash": [5, 4], "strokeWidth": 1.25},
-            "rule-label": {"fill": theme.text, "fontSize": 11},
+            "limit": {"stroke": theme.text, "strokeDash": [5, 4], "strokeWidth": 1.25},
+            "limit-label": {"fill": theme.text, "fontSize": 11},
             "faint": {"fill": theme.muted, "fillOpacity": 0.14, "stroke": None},
             "median": {"fill": theme.text},
             "edge": {"stroke": theme.card, "strokeWidth": 1},
