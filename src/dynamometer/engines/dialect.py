@@ -11,7 +11,7 @@ from dynamometer.types import Chunk, Request, Target
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """One HTTP request, ready to serialize. `path` is absolute, query included; `headers` without Host and Content-Length."""
+    """One HTTP request, ready to send. `path` is absolute, query included; `headers` lack Host and Content-Length."""
 
     method: str
     path: str
@@ -21,6 +21,11 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 class Parser(Protocol):
     """Reads one answer. Feed it the body bytes of each socket read, in any split; every split gives the same tokens."""
+
+    @property
+    def ended(self) -> bool:
+        """The protocol's own end marker, or an error, was read: what the connection does next changes nothing."""
+        ...
 
     def feed(self, data: bytes, at_ns: int) -> list[Chunk]:
         """The events that `data` completed, each stamped `at_ns`."""
@@ -38,7 +43,7 @@ class Dialect(Protocol):
     def name(self) -> str: ...
 
     def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        """`answers`: text of earlier answers by request index, for messages whose content is None."""
+        """`answers`: this conversation's earlier answers by request index, for messages whose content is None."""
         ...
 
     def parser(self, status: int, headers: Mapping[str, str]) -> Parser:

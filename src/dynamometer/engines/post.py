@@ -1,0 +1,49 @@
+"""A target, a path and JSON fields in, one HTTP POST out: what all dialects share in asking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dynamometer.engines.dialect import HttpRequest
+from dynamometer.errors import UsageError
+from dynamometer.types import Target
+
+
+def post(target: Target, path: str, fields: Mapping[str, object], key_header: str = "authorization") -> HttpRequest:
+    """`path` is complete, query included. `Target.body` wins over `fields`; a null in it removes the field."""
+    body = {name: value for name, value in {**fields, **target.body}.items() if value is not None}
+    headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
+    key = api_key(target)
+    if key:
+        headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
+    headers.update({name.lower(): value for name, value in target.headers.items()})
+    return HttpRequest("POST", path, tuple(headers.items()), msgspec.json.encode(body))
+
+
+def api_key(target: Target) -> str:
+    """The key, from the environment variable that the target names; "" when it names none."""
+    if not target.api_key_env:
+        return ""
+    key = os.environ.get(target.api_key_env, "").strip()
+    if not key:
+        raise UsageError(
+            f"the API key of {target.url} is not set; export {target.api_key_env}=… or leave --api-key-env out"
+        )
+    return key
+
+
+def join(target: Target, tail: str, version: str = "") -> str:
+    """The path of `target.url` with `tail` behind it, unless it ends in `tail` already; the query is kept.
+
+    `version`, e.g. "/v1", is put in where the URL has no path of its own. With version "" a trailing "/v1" is cut
+    off, so that one base URL serves the OpenAI dialects and an engine's native ones.
+    """
+    parts = urlsplit(target.url)
+    base = parts.path.rstrip("/")
+    if not base.endswith(tail):
+        base = (base or version if version else base.removesuffix("/v1")) + tail
+    return f"{base}?{parts.query}" if parts.query else base
