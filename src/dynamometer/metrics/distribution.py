@@ -1,0 +1,121 @@
+"""`Samples` of one metric in; its mean and quantiles with intervals out. Plain, pooled over requests, or censored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from dynamometer.metrics import intervals
+from dynamometer.metrics.quantiles import survival, weighted
+from dynamometer.metrics.views import Int64, Samples
+from dynamometer.types import Estimate, Float64
+
+STATISTICS: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """One metric of a run. The flat figures are those of `estimates`; None where the sample can't carry one."""
+
+    unit: str
+    n: int  # samples; for a pooled metric the sum of the weights
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    p999: float | None
+    low: float | None  # 95 % interval of the mean
+    high: float | None
+    eligible_of: int  # requests that were looked at
+    censored: int  # samples that are only a lower bound
+    estimates: Mapping[str, Estimate]  # mean, p50, …, p999
+
+
+def distribution(samples: Samples, unit: str, eligible_of: int) -> Distribution:
+    """All statistics of one metric. `eligible_of`: how many requests could have given a sample."""
+    if samples.group is not None:
+        found, n = _pooled(samples, samples.group, unit)
+    elif samples.censored is not None:
+        found, n = _censored(samples, unit), len(samples.value)
+    else:
+        found, n = _plain(samples.value, unit), len(samples.value)
+    mean = found["mean"]
+    return Distribution(
+        unit=unit,
+        n=n,
+        mean=mean.value,
+        p50=found["p50"].value,
+        p90=found["p90"].value,
+        p95=found["p95"].value,
+        p99=found["p99"].value,
+        p999=found["p999"].value,
+        low=mean.low,
+        high=mean.high,
+        eligible_of=eligible_of,
+        censored=0 if samples.censored is None else int(samples.censored.sum()),
+        estimates=found,
+    )
+
+
+def absent(unit: str, eligible_of: int, reason: str) -> Distribution:
+    """A metric that this run cannot have."""
+    none = {name: Estimate(None, None, None, 0, unit, method=reason) for name in ("mean", *STATISTICS)}
+    return Distribution(unit, 0, None, None, None, None, None, None, None, None, eligible_of, 0, none)
+
+
+def _plain(values: Float64, unit: str) -> dict[str, Estimate]:
+    ordered = weighted(values)
+    found = {"mean": intervals.mean(values, unit)}
+    for name, q in STATISTICS.items():
+        if len(values) < intervals.needed(q):
+            found[name] = intervals.refused(q, len(values), unit)
+            continue
+        below = (values <= ordered.at((len(values) - 1) * q)).astype(np.float64)
+        found[name] = intervals.order(ordered, q, intervals.effective_n(below), unit, len(values))
+    return found
+
+
+def _censored(samples: Samples, unit: str) -> dict[str, Estimate]:
+    assert samples.censored is not None
+    n, curve = len(samples.value), survival(samples.value, samples.censored)
+    effective = intervals.effective_n(samples.value)
+    mean = curve.mean()
+    lower_bound = "Kaplan-Meier, restricted to the largest value seen: a lower bound where requests were unfinished"
+    found = {"mean": Estimate(mean, None, None, n, unit, method=lower_bound)}
+    for name, q in STATISTICS.items():
+        found[name] = intervals.censored(curve, q, effective, unit, n)
+    return found
+
+
+def _pooled(samples: Samples, group: Int64, unit: str) -> tuple[dict[str, Estimate], int]:
+    """Each token weighs the same; the intervals know that the tokens of one request go together (Woodruff's method)."""
+    weight = samples.weight if samples.weight is not None else np.ones_like(samples.value)
+    total = _sums(group, weight)
+    seen = total > 0
+    total = total[seen]
+    ordered = weighted(samples.value, samples.weight)
+    n = round(ordered.total)
+    found = {"mean": intervals.ratio(_sums(group, samples.value * weight)[seen], total, unit, n)}
+    for name, q in STATISTICS.items():
+        if n < intervals.needed(q):
+            found[name] = intervals.refused(q, n, unit)
+            continue
+        at = ordered.at(max(ordered.total - 1, 0.0) * q)
+        below = _sums(group, weight * (samples.value <= at))[seen]
+        found[name] = intervals.order(ordered, q, _independent(below, total, q), unit, n)
+    return found, n
+
+
+def _sums(group: Int64, values: Float64) -> Float64:
+    return np.bincount(group, values).astype(np.float64, copy=False)
+
+
+def _independent(below: Float64, total: Float64, q: float) -> float:
+    """How many independent values would give the share sum(below) / sum(total) the variance that it has here."""
+    if len(total) < 2:
+        return 1.0
+    residual = below - total * (below.sum() / total.sum())
+    variance = float(residual.var(ddof=1)) / intervals.effective_n(residual) / float(total.mean()) ** 2
+    return min(float(total.sum()), q * (1 - q) / variance) if variance > 0 else float(total.sum())
