@@ -16,7 +16,7 @@ def explain(body: bytes, otherwise: str) -> tuple[str, str]:
     """(class, message), each on one line. `otherwise` is the class when the body names none. Never raises."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return otherwise, _plain(body) or "no message"
     return _from_json(value, otherwise)
 

@@ -7,10 +7,14 @@ answer ends in one `done` or one `error`. An error inside a stream ends the answ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from dynamometer.engines.fault import explain, line
+from dynamometer.engines.repeat import Repeat
 from dynamometer.engines.sse import MAX_EVENT_BYTES, Event
 from dynamometer.types import Chunk, EventKind
 
@@ -26,6 +30,8 @@ REFUSAL: Final = "refusal"
 MALFORMED: Final = "malformed"
 WHOLE: Final = "whole"  # frame note: the answer came as one document, so no token has a time of its own
 BLANK: Final = b"\xef\xbb\xbf \t\r\n"  # what may stand before the first meaningful byte: byte order mark, white space
+
+Shape = TypeVar("Shape")
 
 # finish reasons by which a server says that it gave the answer up
 FAILED_FINISH: Final = frozenset({"abort", "aborted", "error", "failed", "cancelled", "canceled"})
@@ -92,10 +98,6 @@ class Ledger:
             self.failure = (at_ns, f"{kind}: {message}")
             self.ended = True
 
-    def take(self) -> list[Chunk]:
-        chunks, self.chunks = self.chunks, []
-        return chunks
-
     def close(self, at_ns: int, status: int) -> list[Chunk]:
         """What is left, the counts, and the one row that ends the answer."""
         if self.failure is None and not self.ended and not self.finished:
@@ -108,13 +110,25 @@ class Ledger:
         else:
             when, message = self.failure
             self.chunks.append(Chunk(EventKind.ERROR, when, status, "", message))
-        return self.take()
+        return self.chunks
+
+
+def lenient(data: bytes, kind: type[Shape]) -> Shape:
+    """Decodes JSON with "5" or 5.0 for 5, and with half a surrogate pair, which some gateways cut in two chunks.
+
+    Raises ValueError with the reason for everything else.
+    """
+    try:
+        return msgspec.convert(json.loads(data), kind, strict=False)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
 
 
 class Splits(Protocol):
     """Bytes in, events out: `sse.Splitter` or `ndjson.Splitter`."""
 
-    overflow: bool
+    overflow: bool  # one event was too large
+    idle: bool  # between two events, with nothing held
 
     def feed(self, data: bytes) -> list[Event]: ...
 
@@ -132,11 +146,14 @@ class AnswerParser:
     streams as text/plain, and error documents as text/event-stream.
     """
 
-    __slots__ = ("_body", "_body_at_ns", "_ledger", "_lines", "_read", "_split", "_status", "_streaming", "_whole")
+    __slots__ = ("_body", "_body_at_ns", "_ledger", "_read", "_repeat", "_split", "_status", "_streaming", "_whole")
 
-    def __init__(self, status: int, split: Splits, read: ReadEvents, whole: ReadWhole | None) -> None:
+    def __init__(
+        self, status: int, split: Splits, read: ReadEvents, whole: ReadWhole | None, text_key: bytes = b'"content"'
+    ) -> None:
         self._status, self._split, self._read, self._whole = status, split, read, whole
         self._ledger = Ledger()
+        self._repeat = Repeat(text_key)
         self._streaming: bool | None = False if status >= 300 else None  # None: not known yet
         self._body: list[bytes] = []  # held: of unknown kind, a whole document, or a failure
         self._body_at_ns = 0
@@ -146,15 +163,25 @@ class AnswerParser:
         return self._ledger.ended
 
     def feed(self, data: bytes, at_ns: int) -> list[Chunk]:
-        ledger = self._ledger
+        repeat = self._repeat
+        if repeat.known and (text := repeat.text(data)):
+            return [Chunk(CHUNK, at_ns, 0, text, CONTENT)]
+        ledger, split = self._ledger, self._split
         if not self._streaming:
             data = self._begin(data, at_ns)
         if not data or ledger.ended:
             return []
-        self._read(ledger, self._split.feed(data), at_ns)
-        if self._split.overflow:
+        events = split.feed(data)
+        if events:
+            self._read(ledger, events, at_ns)
+        if split.overflow:
             ledger.fail(at_ns, "too-large", f"one event is over {MAX_EVENT_BYTES >> 20} MiB")
-        return ledger.take()
+        chunks, ledger.chunks = ledger.chunks, []
+        if split.idle and len(events) == len(chunks) == 1 and chunks[0].note == CONTENT and not chunks[0].n:
+            repeat.learn(data, chunks[0].text)
+        else:
+            repeat.forget()
+        return chunks
 
     def close(self, at_ns: int) -> list[Chunk]:
         ledger = self._ledger

@@ -13,7 +13,18 @@ import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain
-from dynamometer.engines.ledger import CHUNK, CONTENT, MALFORMED, REASONING, REFUSAL, TOOL, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import (
+    CHUNK,
+    CONTENT,
+    MALFORMED,
+    REASONING,
+    REFUSAL,
+    TOOL,
+    WHOLE,
+    AnswerParser,
+    Ledger,
+    lenient,
+)
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain, turns
 from dynamometer.engines.sse import COMMENT, Event, Splitter
@@ -104,7 +115,6 @@ class Answer(msgspec.Struct):
 
 
 _ANSWER: Final = msgspec.json.Decoder(Answer)
-_LENIENT: Final = msgspec.json.Decoder(Answer, strict=False)  # "5" and 5.0 for 5
 _NOTHING: Final = (b"null", b"{}", b'""', b"false")
 _OPEN_BRACE: Final = ord("{")
 
@@ -118,7 +128,7 @@ def _read(ledger: Ledger, events: list[Event], at_ns: int) -> None:
         else:
             try:
                 answer = _ANSWER.decode(data)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 _unexpected(ledger, data, at_ns)
                 continue
             choices = answer.choices
@@ -160,7 +170,7 @@ def _odd_event(ledger: Ledger, name: str, data: bytes, at_ns: int) -> None:
     elif data[:1] == b"{":
         try:
             answer = _ANSWER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             _unexpected(ledger, data, at_ns)
         else:
             _event(ledger, answer, data, at_ns)
@@ -171,10 +181,10 @@ def _odd_event(ledger: Ledger, name: str, data: bytes, at_ns: int) -> None:
 
 
 def _unexpected(ledger: Ledger, data: bytes, at_ns: int) -> None:
-    """Numbers as text are forgiven; all else that does not fit is named and fails the answer."""
+    """Numbers as text and halves of surrogate pairs are forgiven; all else that does not fit fails the answer."""
     try:
-        answer = _LENIENT.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        answer = lenient(data, Answer)
+    except ValueError as wrong:
         ledger.fail(at_ns, MALFORMED, f"{wrong} in: {explain(data, '')[1][:200]}")
     else:
         _event(ledger, answer, data, at_ns)
@@ -298,8 +308,8 @@ def _seconds(milliseconds: float | None) -> float | None:
 def _whole(ledger: Ledger, body: bytes, at_ns: int) -> None:
     """An answer that is one document. All its text has the time of the last read; a frame says so."""
     try:
-        answer = _LENIENT.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        answer = lenient(body, Answer)
+    except ValueError as wrong:
         ledger.fail(at_ns, MALFORMED, f"{wrong} in: {explain(body, '')[1][:200]}")
         return
     if answer.choices:
@@ -309,10 +319,6 @@ def _whole(ledger: Ledger, body: bytes, at_ns: int) -> None:
         _event(ledger, answer, body, at_ns)
     else:
         ledger.fail(at_ns, *explain(body, "no choices"))
-
-
-def _parser(status: int, headers: Mapping[str, str]) -> AnswerParser:
-    return AnswerParser(status, Splitter(), _read, _whole)
 
 
 def fields(request: Request, target: Target) -> dict[str, object]:
@@ -345,7 +351,7 @@ class Chat:
         return post(target, path, {**fields(request, target), "messages": turns(request, answers)})
 
     def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return _parser(status, headers)
+        return AnswerParser(status, Splitter(), _read, _whole, b'"content"')
 
 
 class Completions:
@@ -358,7 +364,7 @@ class Completions:
         return post(target, path, {**fields(request, target), "prompt": plain(request, answers)})
 
     def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return _parser(status, headers)
+        return AnswerParser(status, Splitter(), _read, _whole, b'"text"')
 
 
 chat: Final = Chat()

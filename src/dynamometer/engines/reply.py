@@ -32,7 +32,7 @@ def assemble(chunks: Iterable[Chunk]) -> Reply:
             finish = chunk.note
         elif chunk.kind is EventKind.ERROR:
             error = chunk.note
-    whole = {channel: "".join(pieces) for channel, pieces in texts.items()}
+    whole = {channel: _paired("".join(pieces)) for channel, pieces in texts.items()}
     return Reply(
         text=whole.get(CONTENT, ""),
         reasoning=whole.get(REASONING, ""),
@@ -41,3 +41,10 @@ def assemble(chunks: Iterable[Chunk]) -> Reply:
         finish=finish,
         error=error,
     )
+
+
+def _paired(text: str) -> str:
+    """Joins the halves of surrogate pairs that came in two chunks; a half that stays alone becomes U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

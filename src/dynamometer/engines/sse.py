@@ -19,7 +19,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 class Splitter:
     """Splits one body. `overflow` turns True, for good, when one event is larger than `MAX_EVENT_BYTES`."""
 
-    __slots__ = ("_after_cr", "_data", "_head", "_held", "_name", "_tail", "overflow")
+    __slots__ = ("_after_cr", "_data", "_head", "_held", "_name", "_tail", "idle", "overflow")
 
     def __init__(self) -> None:
         self._head = b""  # the first bytes, held until they are known to be a byte order mark or not
@@ -28,19 +28,14 @@ class Splitter:
         self._data: list[bytes] | None = None  # data lines of the open event
         self._name = ""
         self._held = -1  # bytes held in _data; -1: no byte was seen yet
+        self.idle = False  # between two events, with nothing held
         self.overflow = False
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes. One without data has the data b""; a comment has the name ":"."""
-        idle = self._held == 0 and not self._after_cr and not self._tail and not self._name and self._data is None
         # by far the most common read is one event of one line
-        if (
-            idle
-            and data[:6] == b"data: "
-            and data[-1] == 10
-            and data.find(b"\n") == len(data) - 2
-            and b"\r" not in data
-        ):
+        one = self.idle and data[:6] == b"data: " and data[-1] == 10 and data.find(b"\n") == len(data) - 2
+        if one and b"\r" not in data:
             return [("", data[6:-2])]
         if self._held < 0:
             data = self._start(data)
@@ -52,13 +47,14 @@ class Splitter:
             self._after_cr = data[-1] == 13
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         found: list[Event] = []
-        if idle or (not self._tail and self._data is None and not self._name):
+        if not self._tail and self._data is None and not self._name:
             cut = data.rfind(b"\n\n")
             if cut >= 0:
                 self._blocks(data[:cut], found)
                 data = data[cut + 2 :]
         if data:
             self._lines(data, found)
+        self.idle = not (self._tail or self._name or self._after_cr) and self._data is None and self._held == 0
         return found
 
     def close(self) -> list[Event]:

@@ -94,7 +94,9 @@ class Rows:
         self._at_ns.extend(times)
         self._kind.extend([_CHUNK_CODE if f.kind is _CHUNK else KIND_CODE[f.kind.value] for f in facts])
         self._n.extend([fact.n for fact in facts])
-        self._bytes.extend([_size(fact) for fact in facts])
+        self._bytes.extend(
+            [f.bytes if isinstance(f, Event) else len(f.text.encode("utf-8", "surrogatepass")) for f in facts]
+        )
         self._note.extend([codes[note] for note in notes])
 
     def _learn(self, note: str) -> None:
@@ -111,13 +113,6 @@ class Rows:
         self._start()
         request, kind, at_ns, n, size, note = (np.frombuffer(c, dtype=c.typecode) for c in columns)
         return Events(request, kind, at_ns, n, size, note, notes)
-
-
-def _size(fact: Fact) -> int:
-    if isinstance(fact, Event):
-        return fact.bytes
-    text = fact.text
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def plan_columns(plans: Iterable[Plan]) -> dict[str, Column]:
