@@ -43,7 +43,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Axis(msgspec.Struct, frozen=True):
     """A field of the rows, the text of its axis (unit in brackets), its scale.
 
-    `labels`: a Vega expression for the text of a tick.
+    `labels`: a Vega expression for the text of a tick. `whole`: a count, so no tick lies between two whole numbers.
     """
 
     field: str
@@ -53,6 +53,7 @@ class Axis(msgspec.Struct, frozen=True):
     domain: tuple[float, float] | None = None
     ticks: tuple[float, ...] = ()
     labels: str = ""
+    whole: bool = False
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -98,7 +99,9 @@ def axis_y(axis: Axis) -> alt.Y:
 def _scale(axis: Axis) -> alt.Scale:
     zero = axis.zero if axis.scale == "linear" else alt.Undefined
     domain = list(axis.domain) if axis.domain else alt.Undefined
-    return alt.Scale(type=axis.scale, zero=zero, nice=axis.domain is None, domain=domain)
+    # a log axis that is widened to whole decades wastes most of its length
+    nice = axis.domain is None and axis.scale != "log"
+    return alt.Scale(type=axis.scale, zero=zero, nice=nice, domain=domain)
 
 
 def _axis(axis: Axis, grid: bool) -> alt.Axis:
@@ -107,6 +110,7 @@ def _axis(axis: Axis, grid: bool) -> alt.Axis:
         tickCount=6,
         values=list(axis.ticks) or alt.Undefined,
         labelExpr=axis.labels or alt.Undefined,
+        tickMinStep=1 if axis.whole else alt.Undefined,
     )
 
 

@@ -133,7 +133,7 @@ def concurrency(connection: duckdb.DuckDBPyConnection, span: Extent) -> Figure:
         f"Requests sent and not yet ended, {most:,.0f} at most; the band is what it rose and fell to within a bin."
     )
     heading = Heading("concurrency", "Requests in flight", caption)
-    return curve(heading, rows, TIME, Axis("value", "requests", zero=True), _cut(span), steps=True)
+    return curve(heading, rows, TIME, Axis("value", "requests", zero=True, whole=True), _cut(span), steps=True)
 
 
 def token_gaps(connection: duckdb.DuckDBPyConnection, metrics: Metrics) -> Figure | None:
@@ -166,7 +166,9 @@ def errors(connection: duckdb.DuckDBPyConnection, span: Extent) -> Figure | None
         f"{count:,} of {span.requests:,} requests gave no good answer; they count as misses and never as fast answers."
     )
     return stacked_over_time(
-        Heading("errors", "Failed, empty and stopped requests", caption), rows, Axis("requests", "requests", zero=True)
+        Heading("errors", "Failed, empty and stopped requests", caption),
+        rows,
+        Axis("requests", "requests", zero=True, whole=True),
     )
 
 
@@ -198,7 +200,8 @@ def sensors(connection: duckdb.DuckDBPyConnection, span: Extent, most: int = 6) 
         mean, most_seen = significant(sum(values) / len(values)), significant(max(values))
         caption = f"{words}: mean {mean}, at most {most_seen} {unit}".rstrip() + "."
         heading = Heading(f"sensor-{name}", title, caption)
-        drawn.append(curve(heading, rows, TIME, Axis("value", unit or title, zero=True)))
+        labels = "format(datum.value, '~s')" if name.endswith("_bytes") else ""
+        drawn.append(curve(heading, rows, TIME, Axis("value", unit or title, zero=True, labels=labels)))
     return drawn[:most]
 
 

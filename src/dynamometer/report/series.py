@@ -18,7 +18,7 @@ from dynamometer.report.figure import Row, Value
 from dynamometer.types import Estimate
 
 MOST_POINTS = 1000  # single requests that one picture shows; more are binned
-BINS = 120  # of time
+BINS = 80  # of time
 CURVE = 90  # points of a percentile curve
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -145,10 +145,10 @@ def in_flight(connection: duckdb.DuckDBPyConnection, span: Extent) -> list[Row]:
 
 
 def token_gaps(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], float]:
-    """Inter-token latency, ten bins a decade, in % of all tokens; and the share of tokens that came with no gap."""
+    """Inter-token latency, twenty bins a decade, in % of all tokens; and the share of tokens that came with no gap."""
     found = fetch(
         connection,
-        "select case when value > 0 then floor(log10(value) * 10) end as bin, sum(weight) as tokens"
+        "select case when value > 0 then floor(log10(value) * 20) end as bin, sum(weight) as tokens"
         " from itl group by 1 order by 1",
     )
     total = sum(float(row["tokens"] or 0) for row in found)
@@ -156,8 +156,8 @@ def token_gaps(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], float]
         return [], 0.0
     rows: list[Row] = [
         {
-            "from_ms": 10 ** (float(row["bin"]) / 10),
-            "to": 10 ** ((float(row["bin"]) + 1) / 10),
+            "from_ms": 10 ** (float(row["bin"]) / 20),
+            "to": 10 ** ((float(row["bin"]) + 1) / 20),
             "share": 100 * float(row["tokens"] or 0) / total,
         }
         for row in found
