@@ -1,0 +1,417 @@
+"""A parsed config.json in, a `Model` out. No defaults are made up: a missing field that decides the cache is an error, one
+that decides only the parameter count leaves that count open and is named."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dynamometer.errors import UsageError
+from dynamometer.hardware import gemma, quantized
+from dynamometer.hardware import layers as build
+from dynamometer.hardware.families import FAMILIES, Traits
+from dynamometer.hardware.fields import Fields, Json, read
+from dynamometer.hardware.model import Cache, Model, Part, State
+from dynamometer.hardware.pattern import LayerKind, expert_layers, layer_kinds
+from dynamometer.hardware.recurrent import recurrent
+
+# Types whose caches are read right but whose weights have parts that no line here counts.
+_UNCOUNTED: Final = frozenset({"longcat_flash", "deepseek_v4", "gemma3n_text", "kimi_k3", "zamba2", "rwkv"})
+_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "gpt_neo", "falcon", "bloom", "mpt"})
+_DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
+
+
+def from_config(config: Json, name: str = "model", source: str = "") -> Model:
+    """Reads the language part of a config.json (any nesting) into a `Model`."""
+    if not isinstance(config, dict):
+        raise UsageError(f"{name}: the config is not a JSON object; give a model's config.json")
+    f = read(config)
+    layers, missing = _layer_count(f, name)
+    kinds = layer_kinds(f, layers)
+    traits = FAMILIES.get(f.family, Traits(qkv_bias=None, output_bias=None, mlp_bias=None))
+    dtype = _DTYPES.get(f.text("torch_dtype", "dtype").removeprefix("torch."), "bf16")
+    width = 4 if dtype == "fp32" else 2
+    caches = [cache for i, kind in enumerate(kinds) for cache in _caches(f, traits, kind, i)]
+    states, stateless = _states(f, kinds, width)
+    parts, absent = _parts(f, traits, kinds, width)
+    if f.family in _UNCOUNTED or f.rows("compress_ratios"):
+        absent = [*absent, f"how {f.family or 'this type'} lays out its weights"]
+    return Model(
+        name=name,
+        family=f.family,
+        layers=layers,
+        hidden=f.number("hidden"),
+        vocab=f.number("vocab"),
+        heads=f.number("heads"),
+        intermediate=_widest(f),
+        dtype=dtype,
+        parts=parts,
+        caches=build.group(caches),
+        states=states,
+        quantization=quantized.read(f),
+        context_max=f.number("context"),
+        missing=tuple(dict.fromkeys([*missing, *absent])),
+        notes=_notes(f, kinds, stateless),
+        source=source,
+        recurrent_layers=sum(kind.mixer in _RECURRENT for kind in kinds),
+        latent_rank=f.number("kv_lora_rank"),
+    )
+
+
+_RECURRENT: Final = frozenset({"linear", "mamba", "mamba2", "conv", "recurrent", "parallel"})
+
+
+def _layer_count(f: Fields, name: str) -> tuple[int, list[str]]:
+    """Layers, after checking that the fields which decide the cache are there."""
+    layers = f.whole_number("layers") or len(f.text("hybrid_override_pattern"))
+    layers = layers or len(f.rows("layer_types", "layers_block_type", "block_configs"))
+    absent = [] if layers else ["num_hidden_layers"]
+    latent = bool(f.number("kv_lora_rank"))
+    free = f.family in ("mamba", "mamba2", "falcon_mamba") or latent
+    if not free and not f.raw("num_attention_heads", "n_head", "n_heads", "num_heads"):
+        if not (f.number("kv_heads") and f.number("head_dim")):
+            absent.append("num_attention_heads")
+    if not free and "num_attention_heads" not in absent and not (f.number("head_dim") or f.number("hidden")):
+        absent.append("head_dim or hidden_size")
+    if absent:
+        raise UsageError(
+            f"{name}: the config does not say {', '.join(absent)}; no cache size follows from it. Give the model's full config.json"
+        )
+    return layers, []
+
+
+def _caches(f: Fields, traits: Traits, kind: LayerKind, index: int) -> list[Cache]:
+    """What layer `index` caches: nothing for an MLP or a recurrence."""
+    if kind.mixer not in ("full", "window", "parallel"):
+        return []
+    ratios = f.rows("compress_ratios")
+    if ratios and f.number("sliding_window") and index < len(ratios):
+        return _compressed(f, ratios[index])
+    if f.number("kv_lora_rank"):
+        both = 2 if f.family == "longcat_flash" else 1
+        return [build.latent_cache(_latent(f, kind, index))] * both
+    shape = _attention(f, traits, kind, index)
+    return [build.attention_cache(shape)] if shape.kv_heads else []
+
+
+def _compressed(f: Fields, ratio: object) -> list[Cache]:
+    """A window of exact latents, and one compressed latent for every `ratio` tokens (DeepSeek-V4)."""
+    width, heads = f.number("head_dim"), f.number("heads")
+    near = Cache(1, 0, width, window=f.number("sliding_window"), query_heads=heads, score_width=width, value_width=width)
+    if not isinstance(ratio, int) or ratio < 2:
+        return [near]
+    return [near, Cache(1, 0, width, every=ratio, query_heads=heads, score_width=width, value_width=width)]
+
+
+def _latent(f: Fields, kind: LayerKind, index: int) -> build.LatentShape:
+    indexers = f.rows("indexer_types")
+    shares = index < len(indexers) and indexers[index] == "shared"
+    return build.LatentShape(
+        hidden=f.number("hidden"),
+        heads=f.number("heads"),
+        q_rank=f.number("q_lora_rank"),
+        kv_rank=f.number("kv_lora_rank"),
+        rope=f.number("qk_rope_head_dim"),
+        nope=f.number("qk_nope_head_dim"),
+        value_dim=f.number("v_head_dim"),
+        bias=bool(f.flag("attention_bias")),
+        index_heads=0 if shares else f.number("index_n_heads"),
+        index_dim=f.number("index_head_dim"),
+        gated=bool(f.flag("mla_use_output_gate")),
+        window=kind.window,
+    )
+
+
+def _attention(f: Fields, traits: Traits, kind: LayerKind, index: int) -> build.AttentionShape:
+    """Heads and widths of one layer; fields that are lists hold one entry a layer."""
+    block = _block(f, index).get("attention")
+    heads = _entry(f, "heads", index)
+    kv_heads = _kv_heads(f, heads, index)
+    if isinstance(block, dict):
+        per_group = block.get("n_heads_in_group")
+        kv_heads = heads // per_group if isinstance(per_group, int) and per_group else 0
+    head_dim = f.number("head_dim") or (f.number("hidden") // heads if heads else 0)
+    value_dim = f.number("v_head_dim") if f.number("v_head_dim") and not f.number("kv_lora_rank") else head_dim
+    if kind.window and f.number("swa_head_dim"):
+        head_dim, kv_heads = f.number("swa_head_dim"), f.number("swa_num_key_value_heads", kv_heads)
+        value_dim = f.number("swa_v_head_dim", head_dim)
+    if f.number("global_head_dim") and not kind.window:
+        head_dim = value_dim = f.number("global_head_dim")
+        kv_heads = f.number("num_global_key_value_heads", kv_heads)
+    return build.AttentionShape(
+        hidden=f.number("hidden"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        window=kind.window,
+        qk_norm=_qk_norm(f, traits),
+        gated=traits.gated_attention,
+        sinks=traits.sinks or bool(kind.window and f.flag("add_swa_attention_sink_bias")),
+        own_cache=_owns_cache(f, index),
+        value_is_key=bool(f.flag("attention_k_eq_v") and not kind.window),
+    )
+
+
+def _kv_heads(f: Fields, heads: int, index: int) -> int:
+    """KV heads by the fields' own rules: one for multi-query, all heads when nothing is said (plain multi-head)."""
+    if f.flag("multi_query") and not f.flag("new_decoder_architecture"):
+        return 1
+    if f.flag("multi_query_attention") is False:
+        return heads
+    return _entry(f, "kv_heads", index) or heads
+
+
+def _entry(f: Fields, key: str, index: int) -> int:
+    from dynamometer.hardware.fields import ALIASES
+
+    value = f.raw(*ALIASES[key])
+    if isinstance(value, list):
+        one = value[index] if index < len(value) else 0
+        return one if isinstance(one, int) else 0
+    return f.number(key)
+
+
+def _owns_cache(f: Fields, index: int) -> bool:
+    """False for layers that read an earlier layer's cache: the last `num_kv_shared_layers`, or all but every
+    `cla_share_factor`-th."""
+    shared, share = f.number("num_kv_shared_layers"), f.number("cla_share_factor")
+    if shared and index >= f.number("layers") - shared:
+        return False
+    return not (f.flag("use_cla") and share > 1 and index % share != 0)
+
+
+def _qk_norm(f: Fields, traits: Traits) -> str:
+    if f.flag("use_qk_norm", "qk_layernorm") is False:
+        return ""
+    if f.flag("qk_layernorm") and not traits.qk_norm:
+        return {"stablelm": "", "persimmon": "layer"}.get(f.family, "head")
+    if f.flag("use_qk_norm") and not traits.qk_norm and f.family not in ("llama4_text",):
+        return "full" if f.text("qk_norm_type") == "per_layer" or f.family == "cohere" else "head"
+    return traits.qk_norm
+
+
+def _block(f: Fields, index: int) -> dict[str, object]:
+    blocks = f.rows("block_configs")
+    block = blocks[index] if index < len(blocks) else {}
+    return block if isinstance(block, dict) else {}
+
+
+def _states(f: Fields, kinds: list[LayerKind], width: int) -> tuple[tuple[State, ...], list[str]]:
+    """Recurrent state by kind of layer, and the kinds whose state the config does not determine."""
+    counts: dict[str, int] = {}
+    for kind in kinds:
+        if kind.mixer in _RECURRENT:
+            counts[kind.mixer] = counts.get(kind.mixer, 0) + 1
+    states, open_kinds = [], []
+    for mixer, n in counts.items():
+        _, size = recurrent(f, mixer, f.number("hidden"), width)
+        if size is None:
+            open_kinds.append(f"{n} {mixer}")
+        else:
+            states.append(State(n, size, mixer))
+    return tuple(states), open_kinds
+
+
+def _parts(f: Fields, traits: Traits, kinds: list[LayerKind], width: int) -> tuple[tuple[Part, ...], list[str]]:
+    """All weights, and the names of fields whose absence leaves them open."""
+    absent = [name for key, name in (("hidden", "hidden_size"), ("vocab", "vocab_size")) if not f.number(key)]
+    if not f.number("heads") and any(kind.mixer in ("full", "window") for kind in kinds):
+        absent.append("num_attention_heads")
+    mask = expert_layers(f, kinds)
+    feeds = any(_has_mlp(f, kind) for kind in kinds)
+    if feeds and not _widest(f) and not f.rows("block_configs"):
+        absent.append("intermediate_size")
+    if any(mask) and not f.number("chosen"):
+        absent.append("num_experts_per_tok")
+    if absent:
+        return (), absent
+    parts = _outer(f, traits)
+    for i, (kind, expert) in enumerate(zip(kinds, mask, strict=True)):
+        parts += _mixer_parts(f, traits, kind, i, width)
+        parts += _feed_forward(f, traits, kind, i, expert)
+        parts += gemma.layer_extras(f, kind, i)
+        if traits.sub_norms:
+            parts.append(build.vector("norm", f.number("hidden") + _dense_width(f)))
+        if traits.act_parameters:
+            parts.append(build.vector("other", traits.act_parameters))
+        norms = _norms(f, traits, kind, i)
+        if norms:
+            parts.append(build.vector("norm", norms * f.number("hidden") * (2 if _norm_bias(f, traits) else 1)))
+    return build.merge(parts), []
+
+
+def _has_mlp(f: Fields, kind: LayerKind) -> bool:
+    if kind.mixer in ("mlp", "moe"):
+        return True
+    return f.family not in ("mamba", "mamba2", "falcon_mamba", "nemotron_h")
+
+
+def _mixer_parts(f: Fields, traits: Traits, kind: LayerKind, index: int, width: int) -> list[Part]:
+    parts: list[Part] = []
+    if kind.mixer in _RECURRENT:
+        parts += recurrent(f, kind.mixer, f.number("hidden"), width)[0]
+    if kind.mixer not in ("full", "window", "parallel"):
+        return parts
+    if f.number("kv_lora_rank"):
+        return [*parts, *build.latent(_latent(f, kind, index))]
+    shape = _attention(f, traits, kind, index)
+    return [*parts, *build.attention(shape, _bias(f, traits))] if shape.kv_heads else parts
+
+
+def _bias(f: Fields, traits: Traits) -> build.Bias:
+    """Which linears have a bias: the type's rule, or what the config says where the type leaves it open."""
+    named = f.flag("attention_bias", "add_qkv_bias", "use_qkv_bias", "qkv_bias", "use_bias", "bias", "add_bias_linear")
+    whole = f.flag("attention_bias", "use_bias", "bias", "attention_out_bias")
+    mlp = f.flag("mlp_bias", "use_mlp_bias", "use_bias", "bias")
+    output = f.flag("attention_out_bias") if f.flag("attention_out_bias") is not None else whole
+    return build.Bias(
+        qkv=bool(named) if traits.qkv_bias is None or f.flag("use_qkv_bias") else traits.qkv_bias,
+        output=bool(output) if traits.output_bias is None else traits.output_bias,
+        mlp=bool(mlp) if traits.mlp_bias is None else traits.mlp_bias,
+    )
+
+
+def _feed_forward(f: Fields, traits: Traits, kind: LayerKind, index: int, expert: bool) -> list[Part]:
+    if not _has_mlp(f, kind):
+        return []
+    hidden, intermediate = f.number("hidden"), _dense_width(f)
+    if expert:
+        beside = build.mlp(hidden, intermediate, True, False) if f.flag("enable_moe_block") else []
+        return [*build.experts(_experts(f, traits)), *beside]
+    if f.flag("use_double_wide_mlp") and not _owns_cache(f, index):
+        intermediate *= 2
+    block = _block(f, index).get("ffn")
+    if isinstance(block, dict):
+        multiple = block.get("ffn_mult")
+        if block.get("no_op") or not isinstance(multiple, (int, float)):
+            return []
+        intermediate = -(-int(2 * multiple * hidden / 3) // 256) * 256
+    return build.mlp(hidden, intermediate, _gated(f, traits), _bias(f, traits).mlp)
+
+
+def _gated(f: Fields, traits: Traits) -> bool:
+    """Whether the MLP has a gate; for a type that is not known, by its activation: GELU and ReLU are the plain form."""
+    if f.family in FAMILIES:
+        return traits.gated
+    act = f.text("hidden_act", "mlp_hidden_act", "hidden_activation", "activation_function")
+    return act not in ("relu2", "xielu", "gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu")
+
+
+def _dense_width(f: Fields) -> int:
+    """Width of a layer's own MLP where it is not a mixture of experts."""
+    if f.number("experts") > 1:
+        special = f.number("intermediate_size_mlp") or f.number("dense_intermediate_size")
+        if special:
+            return special
+    width = f.number("intermediate")
+    if f.number("block_multiple_of") and f.flag("block_auto_adjust_ff_dim"):
+        scale, multiple = f.raw("block_ffn_dim_multiplier"), f.number("block_multiple_of")
+        width = int(2 * width / 3 * (scale if isinstance(scale, (int, float)) else 1))
+        return -(-width // multiple) * multiple
+    if f.family == "recurrent_gemma":
+        return width // 2
+    if not width and f.family in _FOUR_TIMES:
+        width = f.number("expansion_ratio", 4) * f.number("hidden")
+    return width // 2 if f.family == "qwen" else width
+
+
+def _widest(f: Fields) -> int:
+    """The widest MLP that a token passes through, in elements."""
+    if f.number("experts") <= 1:
+        return _dense_width(f)
+    one = f.number("expert_intermediate") or f.number("intermediate")
+    return max(one * f.number("chosen", 1) + _shared_width(f, one), f.number("intermediate"))
+
+
+def _shared_width(f: Fields, one: int) -> int:
+    """Width of all shared experts together."""
+    stated = f.number("shared_expert_intermediate_size") or f.number("shared_intermediate_size") or f.number("share_expert_dim")
+    if stated:
+        return stated
+    count = f.raw("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+    if isinstance(count, list):
+        count = max((n for n in count if isinstance(n, int)), default=0)
+    each = f.number("moe_shared_expert_intermediate_size") or one
+    if f.family in ("llama4_text",):
+        return one
+    return int(count) * each if isinstance(count, int) else 0
+
+
+def _experts(f: Fields, traits: Traits) -> build.ExpertShape:
+    one = f.number("expert_intermediate") or f.number("intermediate")
+    corrected = f.text("topk_method") == "noaux_tc" or bool(f.flag("use_routing_bias", "moe_use_aux_free", "use_expert_bias"))
+    return build.ExpertShape(
+        hidden=f.number("hidden"),
+        experts=f.number("experts"),
+        chosen=f.number("chosen"),
+        intermediate=one,
+        gated=_gated(f, traits),
+        bias=traits.expert_bias,
+        router_bias=traits.router_bias or corrected,
+        shared_intermediate=_shared_width(f, one),
+        shared_gate=bool(f.number("shared_expert_intermediate_size")),
+        latent=f.number("moe_latent_size") or f.number("routed_expert_hidden_size"),
+    )
+
+
+def _norms(f: Fields, traits: Traits, kind: LayerKind, index: int) -> int:
+    """Norm vectors of hidden width in one layer."""
+    if traits.normless:
+        return 0
+    if not _has_mlp(f, kind):
+        return 1
+    block = _block(f, index)
+    if block:
+        return sum(isinstance(part, dict) and not part.get("no_op") for part in (block.get("attention"), block.get("ffn")))
+    if f.family == "falcon":
+        return 2 if f.flag("new_decoder_architecture") or f.flag("parallel_attn") is False else 1
+    return 1 if f.flag("use_parallel_residual") and f.family == "stablelm" else traits.norms
+
+
+def _norm_bias(f: Fields, traits: Traits) -> bool:
+    return traits.norm_bias and f.flag("no_bias") is not True
+
+
+def _outer(f: Fields, traits: Traits) -> list[Part]:
+    """Embedding, positions, final norm and output head."""
+    hidden, vocab = f.number("hidden"), f.number("vocab")
+    narrow = f.number("word_embed_proj_dim") or hidden
+    parts = [build.matrix("embedding", vocab * narrow)]
+    if narrow != hidden:
+        parts.append(build.matrix("other", 2 * narrow * hidden))
+    if traits.positions >= 0:
+        parts.append(build.vector("embedding", (f.number("context") + traits.positions) * hidden))
+    tied = f.flag("tie_word_embeddings", "tie_embeddings")
+    if not (traits.tied if tied is None else tied):
+        parts.append(build.matrix("head", vocab * hidden))
+    if traits.head_bias or f.flag("lm_head_bias"):
+        parts.append(build.vector("bias", vocab))
+    norm = hidden * (2 if _norm_bias(f, traits) else 1)
+    if not traits.normless and narrow == hidden:
+        parts.append(build.vector("norm", norm))
+    parts += gemma.model_extras(f)
+    return [*parts, build.vector("norm", norm)] if traits.embedding_norm else parts
+
+
+def _notes(f: Fields, kinds: list[LayerKind], stateless: list[str]) -> tuple[str, ...]:
+    notes = [f"assumed: {text}" for text in f.assumed]
+    if f.family not in FAMILIES and f.family not in _UNCOUNTED:
+        label = f"model_type {f.family!r} is not known" if f.family else "the config names no model_type"
+        notes.append(f"{label}; weights are counted as the common shape (gated MLP, two RMS norms, biases as stated)")
+    for tower in ("vision_config", "audio_config", "visual"):
+        if isinstance(f.whole.get(tower), dict):
+            notes.append(f"the {tower.removesuffix('_config')} tower's weights are not counted")
+    if f.number("num_nextn_predict_layers") or f.number("mtp_num_hidden_layers"):
+        notes.append("multi-token-prediction layers are counted neither in the parameters nor in the cache")
+    if stateless:
+        notes.append(f"the config does not give the state of {', '.join(stateless)} layers; give it with --state-per-layer")
+    if any(kind.window for kind in kinds):
+        n = sum(bool(kind.window) for kind in kinds)
+        notes.append(f"{n} of {len(kinds)} layers keep a window only; a runtime without a hybrid cache keeps the whole context")
+    return tuple(notes)
+
+
+def renamed(model: Model, name: str, source: str) -> Model:
+    return msgspec.structs.replace(model, name=name, source=source)
