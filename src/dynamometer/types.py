@@ -70,7 +70,7 @@ class EventKind(StrEnum):
     PREFILL = "prefill"  # prefill complete
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One row of the log."""
 
     request: int
@@ -91,7 +91,7 @@ class Sample(msgspec.Struct, frozen=True):
     value: float
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """What a dialect makes of the bytes: an event without its request, with the text that the log keeps as bytes."""
 
     kind: EventKind
@@ -125,6 +125,7 @@ class Target(msgspec.Struct, frozen=True):
     timeout_s: float = 600.0  # the whole answer
     idle_timeout_s: float = 120.0  # no byte for so long
     connect_timeout_s: float = 10.0
+    retries: int = 0  # how often a 429 or 503 with Retry-After is obeyed and the request sent again; 0: it is a failure
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -161,6 +162,7 @@ class Experiment(msgspec.Struct, frozen=True):
     repeats: int = 1
     seed: int = 0
     slo: tuple[Objective, ...] = ()
+    grace_s: float = 30.0  # after duration_s, requests in flight get so long to end; then they are cancelled (censored)
 
 
 class Estimate(msgspec.Struct, frozen=True):

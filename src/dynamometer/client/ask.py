@@ -1,0 +1,68 @@
+"""One question in, one whole answer out: for looking at an endpoint before and after the load, never during it."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dynamometer.client.endpoint import Endpoint
+from dynamometer.engines.dialect import HttpRequest
+from dynamometer.errors import TargetError
+
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """One whole answer. `headers`: names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def ask(at: Endpoint, question: HttpRequest, timeout_s: float) -> Reply:
+    """Sends the question on a connection of its own. TargetError says why there is no answer."""
+    connection = _connection(at, timeout_s)
+    taken = {name.lower() for name, _ in (*question.headers, *at.users)}
+    headers = dict([*((n, v) for n, v in at.ours if n not in taken), *question.headers, *at.users])
+    try:
+        connection.request(question.method, question.path, question.body or None, {"host": at.authority, **headers})
+        response = connection.getresponse()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, found, response.read(_MOST_BYTES))
+    except (OSError, http.client.HTTPException) as wrong:
+        said = str(wrong) or type(wrong).__name__
+        raise TargetError(f"{at.authority} did not answer {question.method} {question.path}: {said}") from wrong
+    finally:
+        connection.close()
+
+
+def get(at: Endpoint, path: str, timeout_s: float = 5.0) -> Reply:
+    """A GET of one page."""
+    return ask(at, HttpRequest("GET", path, (("accept", "*/*"),), b""), timeout_s)
+
+
+def post_json(at: Endpoint, path: str, value: object, timeout_s: float = 30.0) -> Reply:
+    """A POST of a JSON document."""
+    headers = (("content-type", "application/json"), ("accept", "application/json"))
+    return ask(at, HttpRequest("POST", path, headers, msgspec.json.encode(value)), timeout_s)
+
+
+def base_path(url: str) -> str:
+    """Path of the base URL without a closing slash: "/v1" of http://host:8000/v1/."""
+    return urlsplit(url).path.rstrip("/")
+
+
+def root_path(url: str) -> str:
+    """The same without a version at its end: where /health, /metrics and /props stand."""
+    path = base_path(url)
+    return path.removesuffix("/v1")
+
+
+def _connection(at: Endpoint, timeout_s: float) -> http.client.HTTPConnection:
+    if at.tls:
+        return http.client.HTTPSConnection(at.host, at.port, timeout=timeout_s, context=at.tls)
+    return http.client.HTTPConnection(at.host, at.port, timeout=timeout_s)

@@ -1,0 +1,75 @@
+"""Due times in, requests sent at them out. The schedule is absolute: no answer, however late, delays a request."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from dynamometer.client.course import Course
+from dynamometer.client.wire import Ended
+from dynamometer.types import Float64, Request
+
+Pending = Ended | asyncio.Task[None]
+
+_RUN_UP_NS = 50_000_000  # from here to the first request
+
+
+async def open_loop(course: Course, due_s: Float64, levels: Float64, start_ns: int = 0) -> None:
+    """Runs until the schedule or the requests end, or the course is halted; then waits for what is in flight.
+
+    `due_s`: seconds from the start of the load. `levels`: the rate in force at each, requests per second.
+    `start_ns`: when the load starts; 0: soon.
+    """
+    alarm, ask, now, prepare = course.alarm, course.pool.ask, course.now, course.prepare
+    pending: set[Pending] = set()
+    origin_ns = start_ns or now() + _RUN_UP_NS
+    course.start(origin_ns)
+    for after_s, level in zip(due_s.tolist(), levels.tolist(), strict=True):
+        request = course.turns.take()
+        if request is None:
+            break
+        due_ns = origin_ns + round(after_s * 1e9)
+        if request.after >= 0:
+            ended: Pending = asyncio.ensure_future(_follow_up(course, request, level, due_ns))
+        else:
+            call = prepare(request, level)
+            if due_ns > now():
+                await alarm.until(due_ns)
+            if not course.taking(due_ns):
+                break
+            answer = ended = ask(call, due_ns)
+            answer.add_done_callback(partial(_settle, course, request))
+        pending.add(ended)
+        ended.add_done_callback(pending.discard)
+    await _all(course, pending)
+
+
+def _settle(course: Course, request: Request, ended: Ended) -> None:
+    course.settle(request, ended.result())
+
+
+async def _follow_up(course: Course, request: Request, level: float, due_ns: int) -> None:
+    """A later turn: due at the schedule's time or when its user has read the answer, whichever is later."""
+    before = await course.turns.over(request)
+    due_ns = max(due_ns, before.end_ns + round(request.think_s * 1e9))
+    if before.ok:
+        await course.alarm.until(due_ns)
+    if not course.taking(due_ns):
+        return
+    if before.ok:
+        course.settle(request, await course.pool.ask(course.prepare(request, level), due_ns))
+    else:
+        course.skip(request, level, due_ns)
+
+
+async def _all(course: Course, pending: set[Pending]) -> None:
+    """Waits until nothing is in flight. Follow-ups of a halted run may wait for an answer that will not come."""
+    halted: asyncio.Task[object] = asyncio.ensure_future(course.halted.wait())
+    while pending and not halted.done():
+        await asyncio.wait({*pending, halted}, return_when=asyncio.FIRST_COMPLETED)
+    if halted.done():
+        await asyncio.sleep(0)  # lets the cancelled answers be settled
+        for follow_up in list(pending):
+            follow_up.cancel()
+    halted.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
