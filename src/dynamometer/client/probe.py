@@ -1,0 +1,178 @@
+"""A target in, what the endpoint says of itself out: dialect, model, token limit's name, engine, pages beside it.
+
+Asked before the load, once; nothing here is in a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+import msgspec
+
+from dynamometer import plugins
+from dynamometer.client.ask import Reply, ask, base_path, get, post_json, root_path
+from dynamometer.client.endpoint import Endpoint, endpoint
+from dynamometer.engines.dialect import Dialect
+from dynamometer.engines.fault import explain
+from dynamometer.engines.reply import Reply as Answer
+from dynamometer.engines.reply import assemble
+from dynamometer.errors import TargetError
+from dynamometer.types import Message, Request, Target
+
+Facts = Mapping[str, str | int | float]
+Json = dict[str, object]
+
+_PAGES: Final = ("/version", "/props", "/get_server_info", "/info", "/api/version")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What is behind the URL. `target` is the one asked for, with its blanks filled in."""
+
+    target: Target
+    facts: Facts
+    metrics_path: str = ""  # of a page that looks like Prometheus text; "" = none found
+    counter: str = ""  # how the endpoint counts tokens: llamacpp | vllm | ""
+
+
+def look(target: Target, environ: Mapping[str, str]) -> Seen:
+    """Fills in the model and the dialect. TargetError: nobody there, no right to ask, or no model served."""
+    at = endpoint(target, environ)
+    models = _models(at, target)
+    api = "openai.chat" if target.api == "auto" else target.api
+    known = msgspec.structs.replace(target, model=target.model or next(iter(models), ""), api=api)
+    if target.model and models and target.model not in models:
+        raise TargetError(f"{target.url} does not serve {target.model!r}; it serves {', '.join(sorted(models)[:8])}")
+    root = root_path(target.url)
+    facts: dict[str, str | int | float] = {"url": target.url, "model": known.model}
+    counter = ""
+    for page in _PAGES:
+        found = _json(_try(at, root + page))
+        facts |= _facts(page, found)
+        if page == "/props" and "total_slots" in found:
+            counter = "llamacpp"
+    if not counter and models and _json(_try_post(at, root + "/tokenize", {"model": known.model, "prompt": "a"})):
+        counter = "vllm"
+    return Seen(known, {**facts, **models.get(known.model, {})}, _metrics(at, root), counter)
+
+
+def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mapping[str, str]) -> tuple[Target, Answer]:
+    """Asks one short question, untimed. The target comes back with the name of the token limit that the endpoint takes.
+
+    An endpoint that refuses `max_tokens` by name is asked again with `max_completion_tokens`; it is never dropped.
+    """
+    at = endpoint(target, environ)
+    dialect = cast(Dialect, plugins.load("engine", target.api))
+    request = Request(0, (Message("user", prompt),), output_tokens)
+    reply = _asked(at, target, dialect, request)
+    if reply.status == 400 and target.tokens_field == "auto" and _names_limit(reply.body):
+        target = msgspec.structs.replace(target, tokens_field="max_completion_tokens")
+        reply = _asked(at, target, dialect, request)
+    if reply.status != 200:
+        kind, message = explain(reply.body, f"HTTP {reply.status}")
+        raise TargetError(f"{target.url} refused a first question: HTTP {reply.status}, {kind}: {message}")
+    parser = dialect.parser(reply.status, reply.headers)
+    answer = assemble([*parser.feed(reply.body, 0), *parser.close(0)])
+    if answer.error:
+        raise TargetError(f"{target.url} failed on a first question: {answer.error}")
+    return target, answer
+
+
+def token_counter(seen: Seen, environ: Mapping[str, str]) -> Callable[[str], int] | None:
+    """Counts the prompt tokens of a user message as the engine will, chat template included; None: no way to ask."""
+    at, root = endpoint(seen.target, environ), root_path(seen.target.url)
+    chat = seen.target.api != "openai.completions"
+
+    def llamacpp(text: str) -> int:
+        if chat:
+            made = _json(post_json(at, root + "/apply-template", {"messages": [{"role": "user", "content": text}]}))
+            text = str(made.get("prompt", text))
+        tokens = _json(post_json(at, root + "/tokenize", {"content": text, "add_special": True, "parse_special": True}))
+        return len(cast(list[object], tokens["tokens"]))
+
+    def vllm(text: str) -> int:
+        asked: Json = {"model": seen.target.model}
+        asked |= {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
+        return int(cast(int, _json(post_json(at, root + "/tokenize", asked))["count"]))
+
+    return {"llamacpp": llamacpp, "vllm": vllm}.get(seen.counter)
+
+
+def _models(at: Endpoint, target: Target) -> dict[str, Facts]:
+    """Served models with what is said of each. An endpoint without the page serves what it is asked for."""
+    reply = get(at, base_path(target.url) + "/models")
+    if reply.status in (401, 403):
+        kind, message = explain(reply.body, f"HTTP {reply.status}")
+        raise TargetError(
+            f"{target.url} wants a key (HTTP {reply.status}, {kind}: {message}); name its variable: --api-key-env"
+        )
+    listed = _json(reply).get("data")
+    found: dict[str, Facts] = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            length = entry.get("max_model_len")
+            found[entry["id"]] = {"max_model_len": length} if isinstance(length, int) else {}
+    return found
+
+
+def _facts(page: str, said: Json) -> Facts:
+    """Of each engine's page the few facts that tell one run from another."""
+    settings = said.get("default_generation_settings")
+    inner = settings if isinstance(settings, dict) else {}
+    picked: dict[str, object] = {
+        "/version": {"engine": "vllm" if said else None, "version": said.get("version")},
+        "/props": {
+            "engine": "llamacpp" if "total_slots" in said else None,
+            "build": said.get("build_info"),
+            "slots": said.get("total_slots"),
+            "context": inner.get("n_ctx"),
+            "chat_template_sha": _sha(said.get("chat_template")),
+        },
+        "/get_server_info": {"engine": "sglang" if said else None, "version": said.get("version")},
+        "/info": {"engine": "tgi" if "docker_label" in said else None, "version": said.get("version")},
+        "/api/version": {"engine": "ollama" if said else None, "version": said.get("version")},
+    }
+    return {k: v for k, v in cast(Json, picked[page]).items() if isinstance(v, str | int | float) and v != ""}
+
+
+def _sha(text: object) -> str | None:
+    from hashlib import sha256
+
+    return sha256(text.encode()).hexdigest()[:16] if isinstance(text, str) and text else None
+
+
+def _metrics(at: Endpoint, root: str) -> str:
+    reply = _try(at, root + "/metrics")
+    return root + "/metrics" if reply and reply.status == 200 and b"# TYPE" in reply.body else ""
+
+
+def _asked(at: Endpoint, target: Target, dialect: Dialect, request: Request) -> Reply:
+    return ask(at, dialect.request(request, target, {}), min(target.timeout_s, 120.0))
+
+
+def _names_limit(body: bytes) -> bool:
+    return b"max_completion_tokens" in body or b"max_tokens" in body
+
+
+def _try(at: Endpoint, path: str) -> Reply | None:
+    try:
+        return get(at, path)
+    except TargetError:
+        return None
+
+
+def _try_post(at: Endpoint, path: str, value: Json) -> Reply | None:
+    try:
+        return post_json(at, path, value, 5.0)
+    except TargetError:
+        return None
+
+
+def _json(reply: Reply | None) -> Json:
+    if reply is None or reply.status != 200:
+        return {}
+    try:
+        said = msgspec.json.decode(reply.body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return said if isinstance(said, dict) else {}
