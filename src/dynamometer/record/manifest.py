@@ -35,7 +35,7 @@ def new_run_id(wall_ns: int, suffix: str = "") -> str:
 
 
 def begin(experiment: Experiment, origin: Origin, driver: Provenance, engine: Mapping[str, Fact], command: str) -> Run:
-    """The manifest of a run that starts now; `write` it before the first request. Secrets in headers are blotted out."""
+    """The manifest of a run that starts now; `write` it before the first request. Secrets in headers are left out."""
     secret = {name: value for name, value in experiment.target.headers.items() if _SECRET.search(name) and value}
     for value in secret.values():
         command = command.replace(value, BLOT)
@@ -115,7 +115,7 @@ def versions() -> dict[str, str]:
 
 
 def _package(requirement: str) -> tuple[str, str]:
-    """The name in front of extras, version and marker, and the extra that asks for it: `scipy>=1.14; extra == "fit"`."""
+    """The name in front of extras, version and marker, and the extra that asks for it."""
     end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), len(requirement))
     extra = re.search(r"extra == ['\"]([^'\"]+)", requirement)
     return requirement[:end], extra[1] if extra else ""
