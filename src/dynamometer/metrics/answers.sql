@@ -24,14 +24,14 @@ text as (
   from events where kind = 'chunk' group by request),
 joined as (
   select r.*, told.* exclude (request), text.* exclude (request, chunks, counted, all_counted),
-    coalesce(chunks, 0) as chunks, coalesce(counted = usage_output, all_counted, false) as per_chunk, counted,
+    coalesce(chunks, 0) as chunks, coalesce(counted = usage_output, all_counted, false) as per_chunk, counted, all_counted,
     coalesce(done_ns, error_ns, cancel_ns, (select max(at_ns) from events)) as ended_ns,
     case when sent_ns is null and error_ns is null then 'not sent' when error_ns is not null then 'error'
       when done_ns is null then 'cancelled' when coalesce(chunks, 0) = 0 then 'empty' else 'ok' end as outcome,
     case when coalesce(usage_output, 0) > 0 or coalesce(chunks, 0) = 0 and usage_output = 0 then 'usage' when chunks is null then 'none'
       when all_counted then 'chunk counts' else 'chunks (estimated)' end as output_tokens_source
   from requests r left join told using (request) left join text using (request))
-select * exclude (usage_output, counted, output_tokens), output_tokens as asked_tokens, usage_output, counted,
+select * exclude (usage_output, counted, all_counted, output_tokens), output_tokens as asked_tokens, usage_output, counted, all_counted,
   case output_tokens_source when 'usage' then usage_output when 'chunk counts' then counted else chunks end::bigint as output_tokens,
   case when chunks < 2 then null when output_tokens_source = 'usage' then (usage_output - 1) / (chunks - 1) else 1.0 end as tokens_per_chunk,
   case when outcome = 'error' then trim(split_part(error, ':', 1)) when outcome = 'cancelled' then coalesce(cancel, 'interrupt') end as reason

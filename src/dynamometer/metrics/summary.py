@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from dynamometer.metrics import intervals, views
+from dynamometer.metrics.checks import check
 from dynamometer.metrics.distribution import Distribution, absent, distribution
 from dynamometer.metrics.steady import Steady, find
 from dynamometer.types import Doubt, Estimate, Objective, Provenance, Run
@@ -92,8 +93,6 @@ def summarize(
 
     `steady` False: nothing is cut but the tagged warm-up. `slo`: another objective than the run's own, for a what-if.
     """
-    from dynamometer.metrics.checks import check
-
     views.install(connection, run)
     objective = run.experiment.slo if slo is None else slo
     views.set_limits(connection, objective)
@@ -183,7 +182,7 @@ def _rates(connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[O
     value = _number(total["input_tokens_per_s"])
     why = "total over the window" if value is not None else "the server does not count prompt tokens"
     found["input_tokens_per_s"] = Estimate(value, None, None, found["requests_per_s"].n, "tokens/s", method=why)
-    found["concurrency_mean"] = in_flight(connection, span)
+    found["concurrency_mean"] = _in_flight(connection)
     return found | _goodput(connection, span, slo)
 
 
@@ -223,17 +222,10 @@ def _goodput(
     return {"goodput": Estimate(rate, low, high, len(good), "1/s", method=attained.method), "attainment": attained}
 
 
-def in_flight(connection: duckdb.DuckDBPyConnection, span: views.Span) -> Estimate:
-    """Requests in flight on average over the window: their time inside it over its length."""
-    row = views.rows(
-        connection,
-        "select sum(greatest(0, least(ended_ns, until_ns) - greatest(sent_ns, from_ns))) as inside_ns, count(*) as n"
-        " from answers, span where sent_ns is not null",
-    )[0]
-    length_ns = span.until_ns - span.from_ns
-    inside_ns = _number(row["inside_ns"])
-    value = inside_ns / length_ns if inside_ns is not None and length_ns > 0 else None
-    return Estimate(value, None, None, _whole(row["n"]) or 0, "", method="average over the window")
+def _in_flight(connection: duckdb.DuckDBPyConnection) -> Estimate:
+    row = views.rows(connection, "select in_flight, requests from flow")[0]
+    method = "average over the window"
+    return Estimate(_number(row["in_flight"]), None, None, _whole(row["requests"]) or 0, "", method=method)
 
 
 def _families(connection: duckdb.DuckDBPyConnection) -> dict[str, Family]:
