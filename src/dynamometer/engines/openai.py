@@ -61,8 +61,8 @@ class Delta(msgspec.Struct):
 class Counts(msgspec.Struct):
     """Lengths only: what a server says about each token of a chunk."""
 
-    content: list[msgspec.Raw] | None = None  # chat
-    tokens: list[msgspec.Raw] | None = None  # completions
+    content: list[object] | None = None  # chat
+    tokens: list[object] | None = None  # completions
 
 
 class Choice(msgspec.Struct):
@@ -73,7 +73,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     token_ids: list[int] | None = None  # vLLM, with return_token_ids
     logprobs: Counts | None = None
-    content_filter_results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    content_filter_results: object = None
 
 
 class CachedCount(msgspec.Struct):
@@ -109,13 +109,12 @@ class Answer(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    object: str | None = None
-    prompt_filter_results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: object = None
+    kind: str | None = msgspec.field(default=None, name="object")
+    prompt_filter_results: object = None
 
 
 _ANSWER: Final = msgspec.json.Decoder(Answer)
-_NOTHING: Final = (b"null", b"{}", b'""', b"false")
 _OPEN_BRACE: Final = ord("{")
 
 
@@ -134,7 +133,7 @@ def _read(ledger: Ledger, events: list[Event], at_ns: int) -> None:
             choices = answer.choices
             if choices is not None and len(choices) == 1 and answer.usage is None and answer.timings is None:
                 text = _only_text(choices[0])
-                if text is not None and answer.error is msgspec.UNSET:
+                if text is not None and not answer.error:
                     ledger.spoke, ledger.counted = True, False
                     chunks.append(Chunk(CHUNK, at_ns, 0, text, CONTENT))
                     continue
@@ -191,13 +190,13 @@ def _unexpected(ledger: Ledger, data: bytes, at_ns: int) -> None:
 
 
 def _event(ledger: Ledger, answer: Answer, data: bytes, at_ns: int) -> None:
-    if (answer.error is not msgspec.UNSET and bytes(answer.error) not in _NOTHING) or answer.object == "error":
+    if answer.error or answer.kind == "error":
         ledger.fail(at_ns, *explain(data, "error"))
         return
     choice = answer.choices[0] if answer.choices else None
     if choice is not None:
         _choice(ledger, choice, _tokens(ledger, answer, choice), at_ns)
-    elif answer.prompt_filter_results is not msgspec.UNSET:
+    elif answer.prompt_filter_results is not None:
         ledger.frame(at_ns, "filter")
     elif answer.usage is None and answer.timings is None:
         ledger.frame(at_ns, "empty")
@@ -225,7 +224,7 @@ def _choice(ledger: Ledger, choice: Choice, tokens: int, at_ns: int) -> None:
             ledger.text(at_ns, channel, text, tokens if number == 0 else 0)
         if not tokens:
             ledger.counted = False
-    elif choice.content_filter_results is not msgspec.UNSET and not choice.finish_reason:
+    elif choice.content_filter_results is not None and not choice.finish_reason:
         ledger.frame(at_ns, "filter")
     elif choice.delta is not None and choice.delta.role:
         ledger.frame(at_ns, "role")

@@ -14,13 +14,15 @@ from dynamometer.types import Target
 
 
 def post(target: Target, path: str, fields: Mapping[str, object], key_header: str = "authorization") -> HttpRequest:
-    """`path` is complete, query included. `Target.body` wins over `fields`; a null in it removes the field."""
+    """`path` is complete, query included. `Target.body` wins over `fields`; a null in it removes the field.
+
+    `key_header` carries the API key, as a bearer token if it is `authorization`. The client adds `Target.headers`.
+    """
     body = {name: value for name, value in {**fields, **target.body}.items() if value is not None}
     headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
     key = api_key(target)
     if key:
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
-    headers.update({name.lower(): value for name, value in target.headers.items()})
     return HttpRequest("POST", path, tuple(headers.items()), msgspec.json.encode(body))
 
 
