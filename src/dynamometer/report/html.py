@@ -1,0 +1,109 @@
+"""Run directories in, one self-contained HTML page out, beside the record it was made from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dynamometer.decisions.gate import judge
+from dynamometer.errors import RecordError, UsageError
+from dynamometer.metrics.summary import summarize
+from dynamometer.record.clock import utc
+from dynamometer.record.store import open_run, read_run
+from dynamometer.report.figure import Axis, Figure, Heading, Row, curve
+from dynamometer.report.page import Page, Section, render
+from dynamometer.report.run_figures import run_figures
+from dynamometer.report.run_section import Told, run_section
+from dynamometer.report.run_tables import best_tail, latencies, load_text, side_by_side
+
+NAME = "report.html"
+MOST_RUNS = 60  # of one page, which then is still below 3 MB
+MAIN = ("percentiles", "throughput", "errors")  # pictures of a run that shares its page with others
+
+
+def write_report(directory: Path) -> Path:
+    """Writes the page of one run as `report.html` into its directory and returns its path."""
+    return write_page(run_page(tell(directory)), directory / NAME)
+
+
+def write_reports(directories: Sequence[Path], out: Path) -> Path:
+    """Writes one page over several runs: side by side first, then each run with its main pictures. Returns `out`."""
+    if not 1 < len(directories) <= MOST_RUNS:
+        raise UsageError(f"one page takes 2 to {MOST_RUNS} runs and {len(directories)} were given; name fewer")
+    return write_page(runs_page([tell(directory) for directory in directories]), out)
+
+
+def write_page(page: Page, path: Path) -> Path:
+    """Writes the page whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(render(page), encoding="utf-8")
+        partial.replace(path)
+    except OSError as wrong:
+        partial.unlink(missing_ok=True)
+        raise RecordError(f"{path} cannot be written: {wrong.strerror}; give another place with --out") from wrong
+    return path
+
+
+def tell(directory: Path) -> Told:
+    """Reads a run's record and computes what its page shows."""
+    run = read_run(directory)
+    with open_run(directory) as connection:
+        summary = summarize(connection, run)
+        metrics = {name: found.estimates for name, found in latencies(summary.metrics).items()}
+        judged = judge(connection, summary, run.experiment.slo)
+        return Told(run, summary, judged, run_figures(connection, metrics))
+
+
+def run_page(told: Told) -> Page:
+    """The page of one run."""
+    run = told.run
+    title = f"{run.experiment.target.model or run.experiment.name}: {load_text(run.experiment.load)}"
+    started = f"{utc(run.origin_wall_ns):%Y-%m-%d %H:%M} UTC, run {run.id}"
+    return Page(title, (run_section(told, told.figures, "run"),), started)
+
+
+def runs_page(runs: Sequence[Told]) -> Page:
+    """The page of several runs."""
+    sections = [
+        run_section(told, tuple(figure for figure in told.figures if figure.heading.name in MAIN), f"run-{at}")
+        for at, told in enumerate(runs)
+    ]
+    overview = Section(
+        "overview",
+        "Side by side",
+        f"{len(runs)} runs. Intervals that overlap prove nothing either way; dyno compare pairs the requests.",
+        tables=(side_by_side([(told.run, told.summary) for told in runs]),),
+        figures=_against_level(runs),
+    )
+    return Page(f"{len(runs)} runs", (overview, *sections))
+
+
+def _against_level(runs: Sequence[Told]) -> tuple[Figure, ...]:
+    """Throughput and TTFT against the load, where the runs differ in it and in nothing else of the law."""
+    loads = [told.run.experiment.load for told in runs]
+    closed = {load.law == "closed" for load in loads}
+    levels = [float(load.concurrency) if load.law == "closed" else load.rate for load in loads]
+    if len(closed) != 1 or len(set(levels)) < 3:
+        return ()
+    across = Axis("level", "requests in flight" if closed.pop() else "requests/s asked", zero=True)
+    pace: list[Row] = []
+    wait: list[Row] = []
+    for level, told in sorted(zip(levels, runs, strict=True), key=lambda pair: pair[0]):
+        metrics = told.summary.metrics
+        tail_name, tail = best_tail(metrics.ttft_ms)
+        for rows, series, found in (
+            (pace, "output tokens/s", metrics.estimates["output_tokens_per_s"]),
+            (wait, "TTFT p50", metrics.ttft_ms.estimates["p50"]),
+            (wait, f"TTFT {tail_name}", tail),
+        ):
+            if found.value is not None:
+                rows.append({"level": level, "y": found.value, "low": found.low, "high": found.high, "series": series})
+    caption = "Each point is a run, its bar the 95 % interval. "
+    full, late = "Where it stops to rise the engine is full.", "Where it starts to rise requests wait for a place."
+    drawn = (
+        (pace, Heading("pace", "Throughput against load", caption + full), "tokens/s"),
+        (wait, Heading("wait", "TTFT against load", caption + late), "ms"),
+    )
+    return tuple(curve(heading, rows, across, Axis("y", unit, zero=True)) for rows, heading, unit in drawn if rows)
