@@ -147,9 +147,10 @@ def _close(now: _Open, request: int, kind: int, at_ns: int, note: str) -> list[F
 
     An answer whose end marker was read is complete, whatever the connection did afterwards.
     """
+    ended = now.parser is not None and now.parser.ended
     rest: list[Chunk] = now.parser.close(at_ns) if now.parser is not None else []
     facts: list[Fact] = [*now.facts, *rest[:-1]]
-    if rest and (kind == END or (now.parser is not None and now.parser.ended)):
+    if rest and (kind == END or ended):
         last = rest[-1]
         if last.kind is EventKind.DONE:
             facts.append(Event(request, EventKind.DONE, last.at_ns, 0, now.body_bytes))

@@ -21,7 +21,7 @@ from dynamometer.engines.reply import Reply
 from dynamometer.errors import MissingPath, RecordError
 from dynamometer.record.decode import decode, replay, replies
 from dynamometer.record.log import shards
-from dynamometer.record.rows import Column, Events, Fact, Plan, plan_columns, type_name
+from dynamometer.record.rows import Column, Events, Fact, Plan, Rows, plan_columns, type_name
 from dynamometer.types import Provenance, Run
 
 FORMAT: Final = 1  # of the record; Run.format
@@ -108,10 +108,10 @@ def _connect(runs: Mapping[str, Path], named: bool) -> duckdb.DuckDBPyConnection
     for directory in runs.values():
         refresh(directory)
     for table, columns in TABLES.items():
-        parts = [
-            f"SELECT {_text(name) + ' AS run, ' if named else ''}{', '.join(columns)} FROM {_source(directory, table)}"
-            for name, directory in runs.items()
-        ]
+        parts = []
+        for name, directory in runs.items():
+            label = f"{sql_text(name)} AS run, " if named else ""
+            parts.append(f"SELECT {label}{', '.join(columns)} FROM {_source(directory, table)}")
         try:
             connection.execute(f"CREATE VIEW {table} AS {' UNION ALL '.join(parts)}")
         except duckdb.Error as wrong:
@@ -125,15 +125,15 @@ def _connect(runs: Mapping[str, Path], named: bool) -> duckdb.DuckDBPyConnection
 def _source(directory: Path, table: str) -> str:
     """The table expression that reads one table of one run."""
     if table != "samples":
-        return f"read_parquet({_text(directory / f'{table}.parquet')})"
+        return f"read_parquet({sql_text(directory / f'{table}.parquet')})"
     path = directory / "samples.jsonl"
     if not path.exists():
         nothing = ", ".join(f"NULL::{kind} AS {name}" for name, kind in SAMPLE_COLUMNS.items())
         return f"(SELECT {nothing} WHERE false)"
-    columns = ", ".join(f"{name}: {_text(kind)}" for name, kind in SAMPLE_COLUMNS.items())
+    columns = ", ".join(f"{name}: {sql_text(kind)}" for name, kind in SAMPLE_COLUMNS.items())
     # a line that is still being written is torn, so it is skipped instead of failing the whole file
     options = f"format = 'newline_delimited', ignore_errors = true, columns = {{{columns}}}"
-    return f"(SELECT * FROM read_json({_text(path)}, {options}) WHERE name IS NOT NULL)"
+    return f"(SELECT * FROM read_json({sql_text(path)}, {options}) WHERE name IS NOT NULL)"
 
 
 def refresh(directory: Path) -> None:
@@ -155,7 +155,7 @@ def refresh(directory: Path) -> None:
 
 
 def _written_from(path: Path) -> str:
-    query = f"SELECT value FROM parquet_kv_metadata({_text(path)}) WHERE key = 'source'::BLOB"
+    query = f"SELECT value FROM parquet_kv_metadata({sql_text(path)}) WHERE key = 'source'::BLOB"
     try:
         row = duckdb.connect().execute(query).fetchone()
     except duckdb.Error:
@@ -230,19 +230,22 @@ class Writer:
         self._connection.unregister("batch")
 
     def _copy(self, query: str, path: Path) -> None:
-        options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{source: {_text(self._source)}}}"
+        options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{source: {sql_text(self._source)}}}"
         try:
-            self._connection.execute(f"COPY ({query}) TO {_text(path)} ({options})")
+            self._connection.execute(f"COPY ({query}) TO {sql_text(path)} ({options})")
         except duckdb.Error as wrong:
             raise RecordError(f"{path.name} of {self._directory} cannot be written: {wrong}") from wrong
 
     def _finish(self) -> None:
         folder = Path(self._folder.name)
+        if not self._parts:
+            self.events(Rows().take())
         parts = sorted(folder.glob("events-*.parquet"))
         if len(parts) == 1:
             parts[0].rename(folder / "events.parquet")
         else:
-            self._copy(f"SELECT * FROM read_parquet({_text(folder / 'events-*.parquet')})", folder / "events.parquet")
+            several = sql_text(folder / "events-*.parquet")
+            self._copy(f"SELECT * FROM read_parquet({several})", folder / "events.parquet")
         for name in ("requests.parquet", "events.parquet"):
             os.replace(folder / name, self._directory / name)
 
@@ -275,6 +278,6 @@ def _dtype(sql_type: str) -> str:
     return {"INTEGER": "int32", "VARCHAR": "object", "DOUBLE": "float64", "BOOLEAN": "bool"}[sql_type]
 
 
-def _text(value: object) -> str:
+def sql_text(value: object) -> str:
     """A SQL string literal."""
     return "'" + str(value).replace("'", "''") + "'"
