@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dynamometer.errors import UsageError
-from dynamometer.hardware import gemma, quantized
+from dynamometer.hardware import gemma, quantized, vision
 from dynamometer.hardware import layers as build
 from dynamometer.hardware.families import FAMILIES, Traits
 from dynamometer.hardware.fields import Fields, Json, read
@@ -227,7 +227,7 @@ def _parts(f: Fields, traits: Traits, kinds: list[LayerKind], width: int) -> tup
         absent.append("num_experts_per_tok")
     if absent:
         return (), absent
-    parts = _outer(f, traits)
+    parts = [*_outer(f, traits), *vision.tower(f)]
     for i, (kind, expert) in enumerate(zip(kinds, mask, strict=True)):
         parts += _mixer_parts(f, traits, kind, i, width)
         parts += _feed_forward(f, traits, kind, i, expert)
@@ -401,7 +401,7 @@ def _notes(f: Fields, kinds: list[LayerKind], stateless: list[str]) -> tuple[str
         label = f"model_type {f.family!r} is not known" if f.family else "the config names no model_type"
         notes.append(f"{label}; weights are counted as the common shape (gated MLP, two RMS norms, biases as stated)")
     for tower in ("vision_config", "audio_config", "visual"):
-        if isinstance(f.whole.get(tower), dict):
+        if isinstance(f.whole.get(tower), dict) and not (tower == "vision_config" and vision.tower(f)):
             notes.append(f"the {tower.removesuffix('_config')} tower's weights are not counted")
     if f.number("num_nextn_predict_layers") or f.number("mtp_num_hidden_layers"):
         notes.append("multi-token-prediction layers are counted neither in the parameters nor in the cache")

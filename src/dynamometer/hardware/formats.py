@@ -100,7 +100,7 @@ class Mixture(msgspec.Struct, frozen=True):
 MIXTURES: Final[dict[str, Mixture]] = {
     "q2_k": Mixture("q2_k", "q6_k", more="q3_k", layers="all", value="q4_k", out="q3_k"),
     "q3_k_s": Mixture("q3_k", "q6_k"),
-    "q3_k_m": Mixture("q3_k", "q6_k", more="q4_k", layers="some", value="q4_k", out="q4_k"),
+    "q3_k_m": Mixture("q3_k", "q6_k", more="q4_k", layers="all", value="q4_k", out="q4_k"),
     "q4_k_s": Mixture("q4_k", "q6_k", more="q5_k", layers="eighth"),
     "q4_k_m": Mixture("q4_k", "q6_k", more="q6_k", layers="some"),
     "q5_k_s": Mixture("q5_k", "q6_k"),

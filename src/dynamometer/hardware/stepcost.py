@@ -1,8 +1,8 @@
 """The cost of one engine step: what is in the batch in, seconds on the device and on the host out.
 
 A step carries `prefill` new prompt tokens and `n` decoding sequences. Its device time is
-`linear(prefill + n) + pair_s · pairs + context_s · context + window_s · windowed context`: every matrix product, collective and
-touched expert depends on the number of tokens alone, attention on what is read. Its host time is a floor below the device
+`linear(prefill + n) + sequence_s · sampled + pair_s · pairs + context_s · context + window_s · windowed context`: every matrix
+product, collective and touched expert depends on the number of tokens alone, attention on what is read. Its host time is a floor below the device
 time, because an engine must launch a step before it can end. Source of the form: docs/simulator.md.
 """
 
@@ -20,14 +20,15 @@ class Host(msgspec.Struct, frozen=True):
 
     decode_s: float = 0.0  # launch a step that only decodes
     decode_per_sequence_s: float = 0.0
-    graph_s: float = 0.0  # launch a step with prompt tokens that fits a captured graph
-    eager_s: float = 0.0  # launch a larger step, kernel by kernel
+    graph_s: tuple[float, ...] = (0.0,)  # launch a step with prompt tokens that fits a captured graph: equally likely times
+    eager_s: tuple[float, ...] = (0.0,)  # launch a larger step, kernel by kernel
     graph_tokens: int = 0  # the largest captured step
     prepare_s: float = 0.0  # from scheduling to the first kernel
-    jitter_s: tuple[float, ...] = (0.0,)  # equally likely extra seconds of a launch with prompt tokens
     accept_s: float = 0.0  # the front end's serial time for one request
     arrive_s: float = 0.0  # latency from the wire to the scheduler besides the queue for the front end
     reply_s: float = 0.0  # latency from the end of a step to the client's socket
+    reply_first_s: float = 0.0  # more of it for the first token, which carries the headers
+    reply_per_sequence_s: float = 0.0  # and for each sequence of the step, whose tokens leave one after another
 
 
 class StepCost(msgspec.Struct, frozen=True):
@@ -39,6 +40,7 @@ class StepCost(msgspec.Struct, frozen=True):
     context_s: float = 0.0  # seconds per context token that a decoding sequence reads
     window_s: float = 0.0  # the same for layers that see only `window` tokens
     window: int = 0
+    sequence_s: float = 0.0  # seconds per sequence that gets a token in this step: output layer, sampling
     pair_s: float = 0.0  # seconds per (new prompt token, earlier token) pair
     window_pair_s: float = 0.0
     host: Host = Host()
@@ -104,8 +106,8 @@ def scaled(cost: StepCost, device: float, host: float = 1.0) -> StepCost:
         h,
         decode_s=h.decode_s * host,
         decode_per_sequence_s=h.decode_per_sequence_s * host,
-        graph_s=h.graph_s * host,
-        eager_s=h.eager_s * host,
+        graph_s=tuple(t * host for t in h.graph_s),
+        eager_s=tuple(t * host for t in h.eager_s),
         prepare_s=h.prepare_s * host,
     )
     return msgspec.structs.replace(
@@ -113,6 +115,7 @@ def scaled(cost: StepCost, device: float, host: float = 1.0) -> StepCost:
         linear_s=tuple(t * device for t in cost.linear_s),
         context_s=cost.context_s * device,
         window_s=cost.window_s * device,
+        sequence_s=cost.sequence_s * device,
         pair_s=cost.pair_s * device,
         window_pair_s=cost.window_pair_s * device,
         host=slower,
