@@ -229,4 +229,5 @@ class Run(msgspec.Struct, frozen=True):
     end_ns: int = 0  # when the load ended, on the run's clock
     client: Mapping[str, float] = {}  # the error budget: lateness and loop lag quantiles, CPU share
     doubts: tuple[Doubt, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader should know that is no reason for doubt
     command: str = ""

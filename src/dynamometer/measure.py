@@ -1,0 +1,201 @@
+"""An experiment in, a run directory out: look at the endpoint, drive it, read the rows back, sum them up.
+
+The only file where both sides of the rows meet: `client` writes them here and `metrics` reads them here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from dynamometer import plugins
+from dynamometer.client.budget import ClientReport
+from dynamometer.client.course import Progress
+from dynamometer.client.drive import run as drive
+from dynamometer.client.probe import Seen, first_answer, look, token_counter
+from dynamometer.decisions.account import Account, account, write_summary
+from dynamometer.engines import sense
+from dynamometer.engines.dialect import Dialect
+from dynamometer.errors import RecordError, TargetError, UsageError
+from dynamometer.record import manifest
+from dynamometer.record.clock import Origin, RunClock, continued, origin
+from dynamometer.record.log import SampleLog, WireLog, reached, shards
+from dynamometer.schedule import build as schedule_of
+from dynamometer.telemetry.host import Host
+from dynamometer.telemetry.sampler import Sampler, beside
+from dynamometer.types import Doubt, Experiment, Provenance, Request, Run, Schedule
+from dynamometer.workload.padding import TokenCounter
+from dynamometer.workload.plan import Plan, calibrate, plan
+
+Facts = Mapping[str, str | int | float]
+EXACT = (
+    2000  # so many prompts are made before the load with the engine's own tokenizer; more are planned by an estimate
+)
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """An endpoint that has been looked at. `experiment` names it with its blanks filled in."""
+
+    experiment: Experiment
+    seen: Seen
+    facts: Facts
+    doubts: tuple[Doubt, ...] = ()
+    answer: str = ""  # to the first question
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """What watches the load. `engine_pids`: the engine's processes on this machine."""
+
+    engine_pids: tuple[int, ...] = ()
+    samplers: tuple[Sampler, ...] = ()
+    on_progress: Callable[[Progress], None] = lambda _: None
+    command: str = ""
+
+
+def ready(experiment: Experiment, facts: Facts, sense_check: bool = True) -> Ready:
+    """Looks at the endpoint and asks it one untimed question. `facts`: what is known of an engine that dyno started."""
+    seen = look(experiment.target, os.environ)
+    target, text = seen.target, ""
+    doubts: tuple[Doubt, ...] = ()
+    if sense_check:
+        target, answer = first_answer(seen.target, sense.QUESTION, 48, os.environ)
+        text = answer.text or answer.reasoning
+        found = sense.doubt(text)
+        doubts = (found,) if found else ()
+    known = msgspec.structs.replace(experiment, target=target)
+    return Ready(known, msgspec.structs.replace(seen, target=target), {**seen.facts, **facts}, doubts, text)
+
+
+def measure(at: Ready, directory: Path, beside_load: Beside) -> Run:
+    """One run into a new directory. An interrupted run is a run: it has its status and all its finished answers."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise RecordError(f"{directory} cannot be made: {wrong.strerror}; give another --out") from wrong
+    if (directory / manifest.NAME).exists() or shards(directory):
+        raise UsageError(f"{directory} holds a run already; give another --out, or go on with it: --resume {directory}")
+    begun = origin()
+    run = manifest.begin(at.experiment, begun, Provenance.MEASURED, at.facts, beside_load.command)
+    run = msgspec.structs.replace(run, doubts=at.doubts)
+    manifest.write(directory, run)
+    return _load(run, at, directory, begun, beside_load, frozenset())
+
+
+def resume(at: Ready, directory: Path, beside_load: Beside) -> Run:
+    """Asks what an interrupted run has not asked or not had answered, into the same record."""
+    run = manifest.read(directory)
+    if run.status == "complete":
+        raise UsageError(f"{directory} is complete; there is nothing to resume")
+    if run.driver is not Provenance.MEASURED:
+        raise UsageError(f"{directory} is a simulation; simulate it again")
+    got = reached(shards(directory))
+    run = msgspec.structs.replace(run, status="running", engine={**run.engine, **at.facts})
+    manifest.write(directory, run)
+    return _load(run, at, directory, continued(got.last_at_ns), beside_load, got.finished)
+
+
+def sum_up(directory: Path) -> Account:
+    """`summary.json` and `report.html` from the rows."""
+    from dynamometer.report.html import write_report
+
+    found = account(directory)
+    write_summary(directory, found.summary)
+    write_report(directory)
+    return found
+
+
+def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Beside, finished: frozenset[int]) -> Run:
+    """Drives the requests that are not `finished`, and closes the manifest whatever happens."""
+    experiment = run.experiment
+    schedule = None
+    if experiment.load.law != "closed":
+        schedule = schedule_of(experiment.load, experiment.seed, experiment.requests, experiment.duration_s)
+    made, requests = _requests(experiment, at.seen, run.id, schedule)
+    rest, schedule, experiment = _rest(experiment, requests, schedule, finished)
+    clock = RunClock(begun)
+    samplers = (Host(lambda: beside_load.engine_pids), *beside_load.samplers)
+    dialect = cast(Dialect, plugins.load("engine", experiment.target.api))
+    sample_log = SampleLog(directory / "samples.jsonl")
+    log = WireLog(directory / "wire.log", begun.monotonic_ns)
+    report: ClientReport | None = None
+    try:
+        with beside(samplers, clock.now_ns, sample_log.append) as missing:
+            report = drive(experiment, rest, schedule, dialect, log, beside_load.on_progress)
+        run = msgspec.structs.replace(run, engine={**run.engine, "sensors_missing": "; ".join(missing())})
+    finally:
+        log.close()
+        sample_log.close()
+        if report is None:  # the load could not be made; the record says so and stays readable
+            manifest.write(directory, manifest.finish(run, "interrupted", clock.now_ns(), {}, ()))
+    run = manifest.finish(run, report.status, report.end_ns, report.client, report.doubts)
+    notes = [note for note in (made.account(), *made.notes) if note]
+    run = msgspec.structs.replace(run, notes=tuple(dict.fromkeys((*run.notes, *notes))))
+    manifest.write(directory, run)
+    return run
+
+
+def _rest(
+    experiment: Experiment, requests: Iterator[Request], schedule: Schedule | None, finished: frozenset[int]
+) -> tuple[Iterator[Request], Schedule | None, Experiment]:
+    """What is left to ask. The warm-up is asked again; gaps between arrivals stay as they were."""
+    if not finished:
+        return requests, schedule, experiment
+    warm = experiment.warmup_requests
+    rest = (request for request in requests if request.index < warm or request.index not in finished)
+    done = sum(1 for index in finished if index >= warm)
+    if schedule is None:
+        left = experiment.requests - done if experiment.requests else 0
+        if experiment.requests and left <= 0:
+            raise UsageError("every request of this run was asked and has ended; there is nothing to resume")
+        return rest, None, msgspec.structs.replace(experiment, requests=left)
+    keep = [i for i in range(len(schedule.due_s)) if i + warm not in finished]
+    if not keep:
+        raise UsageError("every request of this run was asked and has ended; there is nothing to resume")
+    due_s = schedule.due_s[keep]
+    return rest, msgspec.structs.replace(schedule, due_s=due_s - due_s[0]), experiment
+
+
+def _requests(
+    experiment: Experiment, seen: Seen, salt: str, schedule: Schedule | None
+) -> tuple[Plan, Iterator[Request]]:
+    """The run's requests, warm-up first. Where a prompt length is asked for, the engine's own tokenizer counts, if it
+    has a page for that; all prompts are then made before the load."""
+    workload = experiment.workload
+    count = len(schedule.due_s) if schedule else experiment.requests
+    counter = token_counter(seen, os.environ) if workload.input_tokens else None
+    if counter is None:
+        made = plan(workload, experiment.seed, None, salt)
+        if not workload.input_tokens:  # no length was asked for, so how it would have been met is no news
+            made = msgspec.structs.replace(made, notes=made.notes[:-1])
+        return made, made.requests
+    if 0 < count <= EXACT:
+        made = plan(workload, experiment.seed, _remembered(counter), salt)
+        return made, iter(list(islice(made.requests, count + experiment.warmup_requests)))
+    made = plan(workload, experiment.seed, calibrate(list(_seen_pairs(experiment, counter, salt))), salt)
+    return made, made.requests
+
+
+def _seen_pairs(experiment: Experiment, counter: TokenCounter, salt: str) -> Iterable[tuple[str, int]]:
+    for request in islice(plan(experiment.workload, experiment.seed, None, salt).requests, 16):
+        text = request.messages[-1].content or ""
+        yield text, counter(text)
+
+
+def _remembered(counter: TokenCounter) -> TokenCounter:
+    """A prompt is counted over and over while it is cut to length; the endpoint is asked once for each text."""
+    known: dict[str, int] = {}
+
+    def count(text: str) -> int:
+        if text not in known:
+            try:
+                known[text] = counter(text)
+            except (KeyError, TypeError, ValueError) as wrong:
+                raise TargetError(f"the endpoint's tokenizer page gave no count: {wrong}") from wrong
+        return known[text]
+
+    return count
