@@ -96,6 +96,7 @@ def trace_offsets(path: Path, options: opt.Options) -> Float64:
 def read_trace(path: Path, options: opt.Options) -> Trace:
     """The calls of a trace. Calls without an answer (failed in their day) are set aside and counted."""
     where = "trace"
+    existing(str(path), where)
     speed = opt.positive(options, "speed", 1.0, where)
     start_s, stop_s = opt.duration(options, "start", 0.0, where), opt.duration(options, "stop", np.inf, where)
     if stop_s <= start_s:
