@@ -141,7 +141,7 @@ def _tell(found: Account, folder: Path, given: BenchOptions, console: Console) -
     if given.as_json:
         click.echo(json_text(found.summary))
     else:
-        brief.show(terminal(), found.summary, found.decision)
+        brief.show(terminal(), found)
         terminal().print(f"report: {folder / 'report.html'}   record: {folder}", soft_wrap=True)
     if found.run.status == "interrupted":
         console.print(f"interrupted; dyno bench --resume {folder} goes on with the rest", style="yellow")

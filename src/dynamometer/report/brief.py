@@ -7,25 +7,29 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from dynamometer.decisions.account import Account
 from dynamometer.metrics.summary import Summary
 from dynamometer.report.run_tables import rates_table, run_table
 from dynamometer.report.table import Table, clean, draw
-from dynamometer.types import Decision, Doubt
+from dynamometer.types import Doubt
 from dynamometer.units import significant
 
 
-def show(console: Console, summary: Summary, decision: Decision) -> None:
+def show(console: Console, found: Account) -> None:
     """Verdict first, then the numbers, then why not to believe them."""
+    summary = found.summary
     console.print()
-    console.print(Text(clean(decision.answer), style="bold"))
-    for reason in decision.because:
-        console.print(Text(f"  {clean(reason)}"))
+    console.print(Text(clean(found.decision.answer), style="bold"))
+    for limit in found.judged:
+        console.print(Text(f"  {clean(limit.why)}"))
     console.print()
     draw(run_table(summary), console)
     families = family_table(summary)
     if families:
         draw(families, console)
     draw(rates_table(summary), console)
+    for note in found.run.notes:
+        console.print(Text(clean(note), style="dim"))
     doubts(console, summary.doubts)
 
 

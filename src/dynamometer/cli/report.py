@@ -1,0 +1,30 @@
+"""`dyno report`: run directories in, HTML pages out, again from the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("report", short_help="Write the HTML report again from a record.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", "-o", type=click.Path(path_type=Path), default=None, help="One page over several runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
+def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """Write summary.json and report.html of each run in RUNS again; with --out, one page over all of them."""
+    from dynamometer.cli.output import print_json
+    from dynamometer.decisions.account import account, write_summary
+    from dynamometer.report.html import write_report, write_reports
+
+    written: list[Path] = []
+    for run in runs:
+        write_summary(run, account(run).summary)
+        written.append(write_report(run))
+    if out:
+        written.append(write_reports(list(runs), out))
+    if as_json:
+        print_json([str(path) for path in written])
+    else:
+        for path in written:
+            click.echo(path)
