@@ -7,6 +7,7 @@ schema.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -82,6 +83,13 @@ def data(rows: Sequence[Row]) -> alt.InlineData:
 
 def _short(value: Value) -> Value:
     return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def decades(low: float, high: float) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, … from below `low` to above `high`: the ticks of a log axis that has room for their labels."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+    return tuple(step for step in steps if low / 2.5 <= step <= high * 2.5)
 
 
 def axis_x(axis: Axis) -> alt.X:

@@ -9,7 +9,7 @@ import duckdb
 
 from dynamometer.metrics.views import samples
 from dynamometer.report import series
-from dynamometer.report.figure import Axis, Figure, Heading, Row, Rule, curve
+from dynamometer.report.figure import Axis, Figure, Heading, Row, Rule, curve, decades
 from dynamometer.report.series import Extent
 from dynamometer.report.shapes import boxes, histogram, lanes, stacked_over_time
 from dynamometer.types import Estimate
@@ -70,7 +70,9 @@ def percentiles(connection: duckdb.DuckDBPyConnection, metrics: Metrics) -> Figu
     caption = " ".join(text for text in said if text)
     highest = max(float(row["odds"] or 1) for row in rows)
     axis = Axis(NINES.field, NINES.title, "log", domain=(1, highest), ticks=NINES.ticks, labels=NINES.labels)
-    return curve(Heading("percentiles", "Latency by percentile", caption), rows, axis, Axis("value", "ms", "log"))
+    values = [float(row["value"] or 0) for row in rows]
+    upward = Axis("value", "ms", "log", ticks=decades(min(values), max(values)))
+    return curve(Heading("percentiles", "Latency by percentile", caption), rows, axis, upward)
 
 
 def _worth_showing(metrics: Metrics) -> bool:
@@ -90,7 +92,7 @@ def _said(label: str, estimates: Mapping[str, Estimate]) -> str:
 
 
 def _cut(span: Extent) -> list[Rule]:
-    return [Rule(span.cut_s, "measured from here")] if span.cut_s > 0 else []
+    return [Rule(span.cut_s, "counted from here")] if span.cut_s > 0 else []
 
 
 def over_time(connection: duckdb.DuckDBPyConnection, span: Extent, view: str, metrics: Metrics) -> Figure | None:
@@ -109,7 +111,7 @@ def over_time(connection: duckdb.DuckDBPyConnection, span: Extent, view: str, me
         if rows[0]["kind"] == "point"
         else "Median, and P10 to P90 as a band, of each time bin"
     )
-    cut = f" What was sent before {significant(span.cut_s)} s is warm-up and in no figure." if span.cut_s > 0 else ""
+    cut = f" What was sent before {significant(span.cut_s)} s is warm-up, left out of every number." if span.cut_s > 0 else ""
     caption = f"{how}, by when it was sent. A level run has no slope.{cut}"
     zero = Axis("value", f"{label} (ms)", zero=True)
     return curve(Heading(f"{view}-over-time", f"{words} over time", caption), rows, TIME, zero, _cut(span))

@@ -12,6 +12,7 @@ from dynamometer.decisions.gate import Met
 from dynamometer.decisions.verdict import decide
 from dynamometer.metrics.summary import Summary
 from dynamometer.record.clock import utc
+from dynamometer.record.manifest import BLOT
 from dynamometer.report.figure import Figure
 from dynamometer.report.page import Fact, Facts, Key, Recipe, Section, Tone
 from dynamometer.report.run_tables import best_tail, load_text, rates_table, run_table
@@ -124,7 +125,7 @@ def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:
         "load ended after": f"{significant(run.end_ns / 1e9)} s" if run.end_ns else "",
         "status": run.status,
         "numbers are": str(run.driver),
-        "measured window": f"{significant(summary.window_s)} s, {summary.window.reason}",
+        "window": f"{significant(summary.window_s)} s, {summary.window.reason}",
     }
     groups: Mapping[str, Mapping[str, str | int | float]] = {
         "Run": about,
@@ -139,7 +140,8 @@ def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:
 
 
 def _facts(values: Mapping[str, str | int | float]) -> tuple[Fact, ...]:
-    return tuple(Fact(name.replace("_", " "), fact_text(name, value)) for name, value in values.items() if value != "")
+    shown = ((name.removesuffix("_bytes").replace("_", " "), fact_text(name, value)) for name, value in values.items())
+    return tuple(Fact(name, text) for name, text in shown if text)
 
 
 def fact_text(name: str, value: str | int | float) -> str:
@@ -159,7 +161,10 @@ def _stop(experiment: Experiment) -> str:
 
 def recipes(run: Run) -> tuple[Recipe, ...]:
     """The command, and the specification in full for whoever has no command line."""
-    specification = msgspec.json.format(msgspec.json.encode(run.experiment), indent=2).decode()
+    target = run.experiment.target
+    hidden = msgspec.structs.replace(target, headers=dict.fromkeys(target.headers, BLOT))
+    experiment = msgspec.structs.replace(run.experiment, target=hidden)
+    specification = msgspec.json.format(msgspec.json.encode(experiment), indent=2).decode()
     found = [Recipe("Specification (run.json holds all of it)", without_login(specification))]
     return (Recipe("Command", without_login(run.command)), *found) if run.command else tuple(found)
 

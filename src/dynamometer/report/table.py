@@ -60,8 +60,12 @@ def statistics_table(
         lines.append((name, *shown, f"{n:,}"))
         for statistic, cell in cells.items():
             if cell.value is None and cell.method:
-                reasons.setdefault(cell.method, []).append(f"{name} {HEADINGS.get(statistic, statistic)}")
-    why = [f"n/a for {', '.join(_few(names))}: {reason}" for reason, names in reasons.items()]
+                # how many samples there are stands in the row, so that rows may share a reason
+                reason = cell.method.removeprefix(f"{cell.n:,} samples; ")
+                if reason == cell.method:
+                    reason = f"{HEADINGS.get(statistic, statistic)}, {reason}"
+                reasons.setdefault(reason, []).append(name.partition(" (")[0])
+    why = [f"n/a: {reason} ({', '.join(_few(names))})" for reason, names in reasons.items()]
     columns = ("", *(HEADINGS.get(name, name) for name in STATISTICS), "n")
     return Table(title, columns, tuple(lines), (*notes, *why))
 
