@@ -43,7 +43,7 @@ class Paged:
         self.used = 0
         self.cached = 0  # blocks of prefixes that nobody uses now; they count as free
         self.hits = self.lookups = 0  # prompt tokens
-        self._share = share_prefixes
+        self._share = share_prefixes and not window
         self._phase = [0] * block  # decoding sequences by the phase of their next block
         self._growing = 0
         self._held: dict[int, int] = {}  # sequence → own blocks

@@ -63,7 +63,8 @@ class Replica:
         self._drag = 1.0 + guess.draft * guess.draft_cost
         self._linear = linear_table(cost, max(batching.tokens, batching.size * self._width) + batching.size + 2)
         self._chance = np.random.default_rng([seed, 0xD1])
-        self._jitter: list[float] = []
+        self._graph_s: list[float] = []
+        self._eager_s: list[float] = []
         self.batch = Batch(memory, cost.window, guess, self._holds, rules.keep_tokens)
         self.in_flight = 0
         self.no_more = False  # no request will come any more: static batching flushes
@@ -246,7 +247,8 @@ class Replica:
             if cost.window_pair_s:
                 device_s += cost.window_pair_s * window_pairs(size, past, cost.window)
             sequence.remaining -= count
-        device_s += self._line(tokens)
+        sampled = sum(not sequence.remaining for sequence, _ in chunks) + (batch.n if decode else 0)
+        device_s += self._line(tokens) + cost.sequence_s * sampled
         self._place_step(now_s, device_s, self._launch(tokens))
         self.prefill_steps += 1
         if decode:
@@ -275,10 +277,17 @@ class Replica:
         return table[-1] + (tokens - len(table) + 1) * (table[-1] - table[-2])
 
     def _launch(self, tokens: int) -> float:
+        """The host's time to launch a step with prompt tokens, drawn from those it has been seen to take."""
         host = self.cost.host
-        if not self._jitter:
-            self._jitter = self._chance.choice(np.asarray(host.jitter_s, dtype=np.float64), size=512).tolist()
-        return (host.graph_s if tokens <= host.graph_tokens else host.eager_s) + self._jitter.pop()
+        if tokens <= host.graph_tokens:
+            self._graph_s = self._graph_s or self._draw(host.graph_s)
+            return self._graph_s.pop()
+        self._eager_s = self._eager_s or self._draw(host.eager_s)
+        return self._eager_s.pop()
+
+    def _draw(self, seen_s: tuple[float, ...]) -> list[float]:
+        drawn: list[float] = self._chance.choice(np.asarray(seen_s, dtype=np.float64), size=512).tolist()
+        return drawn
 
     def _prompt_done(self, sequence: Sequence) -> None:
         """The prompt is computed; a token comes with it, and decoding starts if more are wanted."""
@@ -297,7 +306,7 @@ class Replica:
         most = 1 if self.waiting and (self._leaving or self._gone) else batch.next_stop()
         steps = most if self._width > 1 else self.memory.ticks(batch.tick, most)
         attention_s = cost.context_s * batch.context + cost.window_s * batch.windowed
-        device_s = self._drag * (self._line(n * self._width) + attention_s)
+        device_s = self._drag * (self._line(n * self._width) + cost.sequence_s * n + attention_s)
         slope_s = self._drag * (cost.context_s * n * batch.gain + cost.window_s * batch.growing)
         launch_s = host.decode_s + host.decode_per_sequence_s * n
         extra_s, self._extra_s = self._extra_s, 0.0
@@ -348,7 +357,9 @@ class Replica:
     # ── results ──
 
     def _stamp(self, done_s: float) -> None:
-        """The results of the last scheduled step reach the front end at `done_s`."""
+        """The results of the last scheduled step reach the front end at `done_s`, and the client after the reply's lag."""
+        host = self.cost.host
+        lag_s = host.reply_s + host.reply_per_sequence_s * self.batch.n
         if self._open:
             self._open = False
             self.batch.settle(done_s, self._leaving)
@@ -356,6 +367,7 @@ class Replica:
             for sequence in self._fresh:
                 if sequence.first_s == NOT_YET:
                     sequence.first_s = done_s
+                    sequence.first_lag_s = lag_s + host.reply_first_s
                 else:
                     sequence.token_s.append(done_s)
             self._fresh = []
@@ -363,6 +375,7 @@ class Replica:
             leaving, self._leaving = self._leaving, []
             for sequence in leaving:
                 sequence.last_s = done_s
+                sequence.last_lag_s = lag_s
                 self._gone.append((done_s, sequence))
                 self.in_flight -= 1
                 self.sink.finished(sequence)

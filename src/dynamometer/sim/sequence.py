@@ -18,9 +18,11 @@ class Sequence:
         "end_tick",
         "error",
         "evictions",
+        "first_lag_s",
         "first_s",
         "index",
         "key",
+        "last_lag_s",
         "last_s",
         "output",
         "prefix",
@@ -63,6 +65,8 @@ class Sequence:
         self.admitted_s = NOT_YET
         self.first_s = NOT_YET
         self.last_s = NOT_YET
+        self.first_lag_s = 0.0  # from the engine to the client's socket
+        self.last_lag_s = 0.0
         self.evictions: list[float] = []
         self.error = ""
         self.token_s: list[float] = []  # when each token after the first came, if kept
