@@ -157,7 +157,7 @@ def test_a_busy_stranger_on_this_machine_is_seen() -> None:
 
 
 def test_the_tree_holds_grandchildren_and_skips_the_dead() -> None:
-    everyone = {pid: process.Process(pid, parent, 0, 1, 1) for pid, parent in ((1, 0), (2, 1), (3, 2), (4, 1))}
+    everyone = {pid: process.Process(pid, parent, 0, 0, 1, 1) for pid, parent in ((1, 0), (2, 1), (3, 2), (4, 1))}
     assert {p.pid for p in process.tree(everyone, [2, 99])} == {2, 3}
 
 

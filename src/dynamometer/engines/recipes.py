@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from dynamometer.engines import embedded
+from dynamometer.engines.quantizations import quantization_of
 from dynamometer.errors import MissingExtra, UsageError
 
 
@@ -64,8 +65,8 @@ def cores() -> int:
 def compute_threads(settings: Settings) -> int:
     """As asked; else one fewer than there are cores.
 
-    With one thread a core, an engine whose threads wait for each other by spinning collapses as soon as the client, or
-    anything else, wants a core.
+    With one thread a core, an engine whose threads wait for each other by spinning collapses as soon as the client,
+    or anything else, wants a core.
     """
     return settings.threads or max(1, cores() - 1)
 
@@ -91,8 +92,7 @@ def _llamacpp(model: str, settings: Settings, port: int, progress: embedded.Prog
         "slots": settings.slots,
         "context_tokens_per_slot": settings.context,
         "threads": threads,
-        "quantization": settings.quantization
-        or (embedded.DEFAULT_QUANTIZATION if model in ("", "smollm2") else "as in file"),
+        "quantization": quantization_of(file),
         "model_file": file.name,
         "model_bytes": file.stat().st_size,
         "model_sha256": embedded.trusted_sha256(file),

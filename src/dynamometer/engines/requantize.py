@@ -1,9 +1,10 @@
 """A GGUF file and a quantization's name in, the same model in that quantization out, tensor by tensor.
 
-Two quantizers, the first that is there: ggml's own, exported by the library that comes with xllamacpp (all types), and
-the `gguf` package's numpy one (no K-quants). ggml's is trusted only after it gave the same bytes as numpy's. The mix of
-types is simple: every matrix gets the type asked for, except that embeddings and output keep 8 bits in types below
-that, and that rows which a type's block does not divide get the fallback below. So sizes do not always follow the name.
+Two quantizers, the first that is there: ggml's own, exported by the library that comes with xllamacpp (all types),
+and the `gguf` package's numpy one (no K-quants). ggml's is trusted only after it gave the same bytes as numpy's. The
+mix of types is simple: every matrix gets the type asked for, except that embeddings and output keep 8 bits in types
+below that, and that rows which a type's block does not divide get the fallback below. So sizes do not always follow
+the name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dynamometer.engines.quantizations import FILE_TYPES
 from dynamometer.errors import MissingExtra, UsageError
 
 try:
@@ -28,36 +30,11 @@ except ModuleNotFoundError as missing:
 Bytes = npt.NDArray[np.uint8]
 Quantizer = Callable[[npt.NDArray[np.float32], str], Bytes]
 
-# name -> llama.cpp's file type number (general.file_type)
-FILE_TYPES: Final = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 12, "Q4_K": 15,
-    "Q5_K": 17, "Q6_K": 18, "IQ4_NL": 25, "BF16": 32,
-}  # fmt: skip
-_ALIASES: Final = {"Q3_K_M": "Q3_K", "Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K", "FP16": "F16", "FP32": "F32", "Q8": "Q8_0"}
 _NUMPY: Final = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
 # K-quants come in blocks of 256; a row of another length gets the nearest type with blocks of 32
 _FALLBACK: Final = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 _WIDE: Final = {"F32", "F16", "BF16", "Q8_0"}
 _EDGE: Final = ("token_embd.weight", "output.weight")
-
-
-def canonical(name: str) -> str:
-    """The quantization's one spelling; an unknown one lists the known."""
-    upper = name.strip().upper()
-    upper = _ALIASES.get(upper, upper)
-    if upper not in FILE_TYPES:
-        raise UsageError(f"quantization is {name!r}; one of {', '.join(sorted(FILE_TYPES))}")
-    return upper
-
-
-def quantization_of(path: Path) -> str:
-    """The type that most of the file's matrix bytes have, e.g. "Q4_1"."""
-    sizes: dict[str, int] = {}
-    for tensor in _open(path).tensors:
-        if len(tensor.shape) > 1 and tensor.name not in _EDGE:
-            name = str(tensor.tensor_type.name)
-            sizes[name] = sizes.get(name, 0) + int(tensor.n_bytes)
-    return max(sizes, key=lambda name: sizes[name], default="F32")
 
 
 def write(source: Path, target: Path, quantization: str, progress: Callable[[str, float], None]) -> str:

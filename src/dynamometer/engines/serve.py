@@ -1,7 +1,7 @@
 """An engine's name, a model and settings in, a real server on loopback out, up for the length of a `with` block.
 
-The server is a child of a small leash process (leash.py), so that it ends with the block, with Ctrl-C, and with kill -9
-of this process alike. The clock is an argument.
+The server is a child of a small leash process (leash.py), so that it ends with the block, with Ctrl-C, and with kill
+-9 of this process alike. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def serve(
 
 
 def alive(served: Served) -> bool:
-    """False once the engine's process is gone."""
+    """False once the engine's process is gone, or dead and only not yet collected."""
     try:
-        os.kill(served.pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{served.pid}/stat").read_text(errors="replace")
+    except OSError:
         return False
-    return True
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def post_mortem(served: Served) -> str:

@@ -12,11 +12,12 @@ PROC = Path("/proc")
 
 
 class Process(msgspec.Struct, frozen=True):
-    """One line of the table. `ticks`: CPU time, own and of children that were waited for, in clock ticks."""
+    """One line of the table. CPU times are in clock ticks."""
 
     pid: int
     parent: int
-    ticks: int
+    own_ticks: int
+    ticks: int  # own and of children that ended and were waited for: goes on growing evenly when a child ends
     threads: int
     rss_pages: int
 
@@ -41,8 +42,10 @@ def one(pid: int, proc: Path = PROC) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    ticks = sum(int(field) for field in fields[11:15])  # utime stime cutime cstime
-    return Process(pid, int(fields[1]), ticks, int(fields[17]), int(fields[21]))
+    user, system, children_user, children_system = (int(field) for field in fields[11:15])
+    own_ticks = user + system
+    ticks = own_ticks + children_user + children_system
+    return Process(pid, int(fields[1]), own_ticks, ticks, int(fields[17]), int(fields[21]))
 
 
 def tree(everyone: dict[int, Process], roots: Iterable[int]) -> list[Process]:
