@@ -1,5 +1,5 @@
-"""A parsed config.json in, a `Model` out. No defaults are made up: a missing field that decides the cache is an error, one
-that decides only the parameter count leaves that count open and is named."""
+"""A parsed config.json in, a `Model` out. No defaults are made up: a missing field that decides the cache is an
+error, one that decides only the parameter count leaves that count open and is named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dynamometer.errors import UsageError
-from dynamometer.hardware import gemma, quantized, vision
+from dynamometer.hardware import feedforward, gemma, quantized, vision
 from dynamometer.hardware import layers as build
 from dynamometer.hardware.families import FAMILIES, Traits
 from dynamometer.hardware.fields import Fields, Json, read
@@ -18,7 +18,6 @@ from dynamometer.hardware.recurrent import recurrent
 
 # Types whose caches are read right but whose weights have parts that no line here counts.
 _UNCOUNTED: Final = frozenset({"longcat_flash", "deepseek_v4", "gemma3n_text", "kimi_k3", "zamba2", "rwkv"})
-_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "gpt_neo", "falcon", "bloom", "mpt"})
 _DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 
 
@@ -44,7 +43,7 @@ def from_config(config: Json, name: str = "model", source: str = "") -> Model:
         hidden=f.number("hidden"),
         vocab=f.number("vocab"),
         heads=f.number("heads"),
-        intermediate=_widest(f),
+        intermediate=feedforward.widest(f),
         dtype=dtype,
         parts=parts,
         caches=build.group(caches),
@@ -56,6 +55,7 @@ def from_config(config: Json, name: str = "model", source: str = "") -> Model:
         source=source,
         recurrent_layers=sum(kind.mixer in _RECURRENT for kind in kinds),
         latent_rank=f.number("kv_lora_rank"),
+        expert_width=(f.number("expert_intermediate") or f.number("intermediate")) if f.number("experts") > 1 else 0,
     )
 
 
@@ -69,14 +69,15 @@ def _layer_count(f: Fields, name: str) -> tuple[int, list[str]]:
     absent = [] if layers else ["num_hidden_layers"]
     latent = bool(f.number("kv_lora_rank"))
     free = f.family in ("mamba", "mamba2", "falcon_mamba") or latent
-    if not free and not f.raw("num_attention_heads", "n_head", "n_heads", "num_heads"):
-        if not (f.number("kv_heads") and f.number("head_dim")):
-            absent.append("num_attention_heads")
+    heads = f.raw("num_attention_heads", "n_head", "n_heads", "num_heads") is not None
+    if not free and not heads and not (f.number("kv_heads") and f.number("head_dim")):
+        absent.append("num_attention_heads")
     if not free and "num_attention_heads" not in absent and not (f.number("head_dim") or f.number("hidden")):
         absent.append("head_dim or hidden_size")
     if absent:
         raise UsageError(
-            f"{name}: the config does not say {', '.join(absent)}; no cache size follows from it. Give the model's full config.json"
+            f"{name}: the config does not say {', '.join(absent)}; no cache size follows from it. "
+            f"Give the model's full config.json"
         )
     return layers, []
 
@@ -98,7 +99,9 @@ def _caches(f: Fields, traits: Traits, kind: LayerKind, index: int) -> list[Cach
 def _compressed(f: Fields, ratio: object) -> list[Cache]:
     """A window of exact latents, and one compressed latent for every `ratio` tokens (DeepSeek-V4)."""
     width, heads = f.number("head_dim"), f.number("heads")
-    near = Cache(1, 0, width, window=f.number("sliding_window"), query_heads=heads, score_width=width, value_width=width)
+    near = Cache(
+        1, 0, width, window=f.number("sliding_window"), query_heads=heads, score_width=width, value_width=width
+    )
     if not isinstance(ratio, int) or ratio < 2:
         return [near]
     return [near, Cache(1, 0, width, every=ratio, query_heads=heads, score_width=width, value_width=width)]
@@ -221,7 +224,7 @@ def _parts(f: Fields, traits: Traits, kinds: list[LayerKind], width: int) -> tup
         absent.append("num_attention_heads")
     mask = expert_layers(f, kinds)
     feeds = any(_has_mlp(f, kind) for kind in kinds)
-    if feeds and not _widest(f) and not f.rows("block_configs"):
+    if feeds and not feedforward.widest(f) and not f.rows("block_configs"):
         absent.append("intermediate_size")
     if any(mask) and not f.number("chosen"):
         absent.append("num_experts_per_tok")
@@ -233,7 +236,7 @@ def _parts(f: Fields, traits: Traits, kinds: list[LayerKind], width: int) -> tup
         parts += _feed_forward(f, traits, kind, i, expert)
         parts += gemma.layer_extras(f, kind, i)
         if traits.sub_norms:
-            parts.append(build.vector("norm", f.number("hidden") + _dense_width(f)))
+            parts.append(build.vector("norm", f.number("hidden") + feedforward.dense_width(f)))
         if traits.act_parameters:
             parts.append(build.vector("other", traits.act_parameters))
         norms = _norms(f, traits, kind, i)
@@ -276,10 +279,10 @@ def _bias(f: Fields, traits: Traits) -> build.Bias:
 def _feed_forward(f: Fields, traits: Traits, kind: LayerKind, index: int, expert: bool) -> list[Part]:
     if not _has_mlp(f, kind):
         return []
-    hidden, intermediate = f.number("hidden"), _dense_width(f)
+    hidden, intermediate = f.number("hidden"), feedforward.dense_width(f)
     if expert:
         beside = build.mlp(hidden, intermediate, True, False) if f.flag("enable_moe_block") else []
-        return [*build.experts(_experts(f, traits)), *beside]
+        return [*build.experts(feedforward.expert_shape(f, traits)), *beside]
     if f.flag("use_double_wide_mlp") and not _owns_cache(f, index):
         intermediate *= 2
     block = _block(f, index).get("ffn")
@@ -288,72 +291,7 @@ def _feed_forward(f: Fields, traits: Traits, kind: LayerKind, index: int, expert
         if block.get("no_op") or not isinstance(multiple, (int, float)):
             return []
         intermediate = -(-int(2 * multiple * hidden / 3) // 256) * 256
-    return build.mlp(hidden, intermediate, _gated(f, traits), _bias(f, traits).mlp)
-
-
-def _gated(f: Fields, traits: Traits) -> bool:
-    """Whether the MLP has a gate; for a type that is not known, by its activation: GELU and ReLU are the plain form."""
-    if f.family in FAMILIES:
-        return traits.gated
-    act = f.text("hidden_act", "mlp_hidden_act", "hidden_activation", "activation_function")
-    return act not in ("relu2", "xielu", "gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu")
-
-
-def _dense_width(f: Fields) -> int:
-    """Width of a layer's own MLP where it is not a mixture of experts."""
-    if f.number("experts") > 1:
-        special = f.number("intermediate_size_mlp") or f.number("dense_intermediate_size")
-        if special:
-            return special
-    width = f.number("intermediate")
-    if f.number("block_multiple_of") and f.flag("block_auto_adjust_ff_dim"):
-        scale, multiple = f.raw("block_ffn_dim_multiplier"), f.number("block_multiple_of")
-        width = int(2 * width / 3 * (scale if isinstance(scale, (int, float)) else 1))
-        return -(-width // multiple) * multiple
-    if f.family == "recurrent_gemma":
-        return width // 2
-    if not width and f.family in _FOUR_TIMES:
-        width = f.number("expansion_ratio", 4) * f.number("hidden")
-    return width // 2 if f.family == "qwen" else width
-
-
-def _widest(f: Fields) -> int:
-    """The widest MLP that a token passes through, in elements."""
-    if f.number("experts") <= 1:
-        return _dense_width(f)
-    one = f.number("expert_intermediate") or f.number("intermediate")
-    return max(one * f.number("chosen", 1) + _shared_width(f, one), f.number("intermediate"))
-
-
-def _shared_width(f: Fields, one: int) -> int:
-    """Width of all shared experts together."""
-    stated = f.number("shared_expert_intermediate_size") or f.number("shared_intermediate_size") or f.number("share_expert_dim")
-    if stated:
-        return stated
-    count = f.raw("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
-    if isinstance(count, list):
-        count = max((n for n in count if isinstance(n, int)), default=0)
-    each = f.number("moe_shared_expert_intermediate_size") or one
-    if f.family in ("llama4_text",):
-        return one
-    return int(count) * each if isinstance(count, int) else 0
-
-
-def _experts(f: Fields, traits: Traits) -> build.ExpertShape:
-    one = f.number("expert_intermediate") or f.number("intermediate")
-    corrected = f.text("topk_method") == "noaux_tc" or bool(f.flag("use_routing_bias", "moe_use_aux_free", "use_expert_bias"))
-    return build.ExpertShape(
-        hidden=f.number("hidden"),
-        experts=f.number("experts"),
-        chosen=f.number("chosen"),
-        intermediate=one,
-        gated=_gated(f, traits),
-        bias=traits.expert_bias,
-        router_bias=traits.router_bias or corrected,
-        shared_intermediate=_shared_width(f, one),
-        shared_gate=bool(f.number("shared_expert_intermediate_size")),
-        latent=f.number("moe_latent_size") or f.number("routed_expert_hidden_size"),
-    )
+    return build.mlp(hidden, intermediate, feedforward.gated(f, traits), _bias(f, traits).mlp)
 
 
 def _norms(f: Fields, traits: Traits, kind: LayerKind, index: int) -> int:
@@ -364,7 +302,9 @@ def _norms(f: Fields, traits: Traits, kind: LayerKind, index: int) -> int:
         return 1
     block = _block(f, index)
     if block:
-        return sum(isinstance(part, dict) and not part.get("no_op") for part in (block.get("attention"), block.get("ffn")))
+        return sum(
+            isinstance(part, dict) and not part.get("no_op") for part in (block.get("attention"), block.get("ffn"))
+        )
     if f.family == "falcon":
         return 2 if f.flag("new_decoder_architecture") or f.flag("parallel_attn") is False else 1
     return 1 if f.flag("use_parallel_residual") and f.family == "stablelm" else traits.norms
@@ -400,16 +340,22 @@ def _notes(f: Fields, kinds: list[LayerKind], stateless: list[str]) -> tuple[str
     if f.family not in FAMILIES and f.family not in _UNCOUNTED:
         label = f"model_type {f.family!r} is not known" if f.family else "the config names no model_type"
         notes.append(f"{label}; weights are counted as the common shape (gated MLP, two RMS norms, biases as stated)")
-    for tower in ("vision_config", "audio_config", "visual"):
-        if isinstance(f.whole.get(tower), dict) and not (tower == "vision_config" and vision.tower(f)):
-            notes.append(f"the {tower.removesuffix('_config')} tower's weights are not counted")
+    notes += [
+        f"the {tower.removesuffix('_config')} tower's weights are not counted"
+        for tower in ("vision_config", "audio_config", "visual")
+        if isinstance(f.whole.get(tower), dict) and not (tower == "vision_config" and vision.tower(f))
+    ]
     if f.number("num_nextn_predict_layers") or f.number("mtp_num_hidden_layers"):
         notes.append("multi-token-prediction layers are counted neither in the parameters nor in the cache")
     if stateless:
-        notes.append(f"the config does not give the state of {', '.join(stateless)} layers; give it with --state-per-layer")
+        notes.append(
+            f"the config does not give the state of {', '.join(stateless)} layers; give it with --state-per-layer"
+        )
     if any(kind.window for kind in kinds):
         n = sum(bool(kind.window) for kind in kinds)
-        notes.append(f"{n} of {len(kinds)} layers keep a window only; a runtime without a hybrid cache keeps the whole context")
+        notes.append(
+            f"{n} of {len(kinds)} layers keep a window only; a runtime without a hybrid cache keeps the whole context"
+        )
     return tuple(notes)
 
 

@@ -1,7 +1,7 @@
 """A `model_type` in, its `Traits` out: what a config leaves unsaid about biases, norms and MLPs of its architecture.
 
-Each line is read off the architecture's public reference implementation. A type that is not listed is counted as the common
-shape (gated MLP, two RMS norms, no biases), and the result says so.
+Each line is read off the architecture's public reference implementation. A type that is not listed is counted as the
+common shape (gated MLP, two RMS norms, no biases), and the result says so.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ FAMILIES: Final[dict[str, Traits]] = {
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
     "gpt_oss": Traits(qkv_bias=None, output_bias=None, sinks=True, expert_bias=True, router_bias=True),
-    "phi": Traits(
-        gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norms=1, norm_bias=True, head_bias=True
-    ),
+    "phi": Traits(gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norms=1, norm_bias=True, head_bias=True),
     "phi3": Traits(),
     "phi4mm": Traits(tied=True),
     "phimoe": Traits(qkv_bias=None, output_bias=None, norm_bias=True),
@@ -104,9 +102,7 @@ FAMILIES: Final[dict[str, Traits]] = {
     "bloom": Traits(
         gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True, tied=True, embedding_norm=True
     ),
-    "opt": Traits(
-        gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True, tied=True, positions=2
-    ),
+    "opt": Traits(gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True, tied=True, positions=2),
     "mpt": Traits(gated=False, tied=True),
     "starcoder2": Traits(gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True, tied=True),
     "stablelm": Traits(norm_bias=True),
@@ -178,14 +174,16 @@ FAMILIES: Final[dict[str, Traits]] = {
     "xglm": Traits(gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True, tied=True),
 }
 
-# Values that the published configs of a type leave out because its reference class defaults to them. Using one is noted.
+# Values that the published configs of a type leave out because its reference class defaults to them. Using one is
+# noted.
 DEFAULTS: Final[dict[str, dict[str, int]]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208},
     "gemma2": {"head_dim": 256},
     "gemma": {"head_dim": 256},
 }
 
-# The same, for a language model nested in a multimodal config, whose writer drops every value equal to its class default.
+# The same, for a language model nested in a multimodal config, whose writer drops every value equal to its class
+# default.
 NESTED_DEFAULTS: Final[dict[str, dict[str, int]]] = {
     "llama": {
         "hidden_size": 4096,

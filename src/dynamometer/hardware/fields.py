@@ -1,5 +1,5 @@
-"""A config.json as parsed in, typed fields out: finds the language part in a multimodal config, knows each field's aliases
-and says which field it wanted when none is there."""
+"""A config.json as parsed in, typed fields out: finds the language part in a multimodal config, knows each field's
+aliases and says which field it wanted when none is there."""
 
 from __future__ import annotations
 
@@ -18,13 +18,27 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model", "dim", "model_dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num", "kv_n_heads"),
+    "kv_heads": (
+        "num_key_value_heads",
+        "num_kv_heads",
+        "n_head_kv",
+        "n_kv_heads",
+        "multi_query_group_num",
+        "kv_n_heads",
+    ),
     "head_dim": ("head_dim", "kv_channels", "attention_head_dim", "attention_hidden_size_per_head"),
     "intermediate": ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim"),
     "vocab": ("padded_vocab_size", "vocab_size"),
     "context": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length", "n_ctx"),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "chosen": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_k", "top_k_experts"),
+    "chosen": (
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "moe_top_k",
+        "moe_k",
+        "top_k_experts",
+    ),
     "expert_intermediate": ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size"),
 }
 
@@ -47,7 +61,8 @@ class Fields(msgspec.Struct, frozen=True):
         return None
 
     def whole_number(self, key: str, default: int | None = None) -> int | None:
-        """An integer field by our name for it, through its aliases; lists (one entry a layer) are left to their readers."""
+        """An integer field by our name for it, through its aliases; lists (one entry a layer) are left to their
+        readers."""
         names = ALIASES.get(key, (key,))
         value = self.raw(*names)
         if value is None or isinstance(value, (list, Mapping)):

@@ -1,10 +1,11 @@
 """A model and the name of a weight or cache format in, bytes by tensor class out.
 
-Bits a weight are those of the stored format: codes plus the scales and zero points of each group, never the nominal bits. What
-a format leaves alone (embeddings, output head, router, norms, biases) stays at the model's own type.
-Sources: the formats' own block layouts: GGUF blocks as laid down in ggml's public headers (a Q4_K superblock of 256 weights is
-144 bytes), OCP Microscaling 1.0 (MXFP4: 32 codes and one 8-bit scale), NVFP4 (16 codes and one FP8 scale), AWQ and GPTQ
-(packed codes, 16-bit scales and 4-bit zero points a group), DeepSeek-V3's FP8 (one 32-bit scale for 128 × 128).
+Bits a weight are those of the stored format: codes plus the scales and zero points of each group, never the nominal
+bits. What a format leaves alone (embeddings, output head, router, norms, biases) stays at the model's own type.
+Sources: the formats' own block layouts: GGUF blocks as laid down in ggml's public headers (a Q4_K superblock of 256
+weights is 144 bytes), OCP Microscaling 1.0 (MXFP4: 32 codes and one 8-bit scale), NVFP4 (16 codes and one FP8 scale),
+AWQ and GPTQ (packed codes, 16-bit scales and 4-bit zero points a group), DeepSeek-V3's FP8 (one 32-bit scale for 128
+× 128).
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ def scheme(model: Model, name: str) -> Quantization:
 
 
 def bytes_by_kind(model: Model, name: str = "") -> dict[str, int]:
-    """Bytes of the whole model's weights by tensor class, in the named format ("" or auto: as the checkpoint is stored)."""
+    """Bytes of the whole model's weights by tensor class, in the named format ("" or auto: as the checkpoint is
+    stored)."""
     chosen = scheme(model, name)
     sums: dict[str, float] = {}
     narrow = not any(part.kind == "head" for part in model.parts)
@@ -181,8 +183,8 @@ def bytes_by_kind(model: Model, name: str = "") -> dict[str, int]:
 
 
 def weights_bytes(model: Model, name: str = "") -> int | None:
-    """Bytes of the whole model's weights; the real file's own sum when it was read and no other format is asked for. None
-    when the config leaves the parameters open."""
+    """Bytes of the whole model's weights; the real file's own sum when it was read and no other format is asked for.
+    None when the config leaves the parameters open."""
     if not canonical(name) and model.stored_bytes:
         return model.stored_bytes
     return None if model.missing else sum(bytes_by_kind(model, name).values())

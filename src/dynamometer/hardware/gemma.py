@@ -1,4 +1,5 @@
-"""Fields of a Gemma 4 config in, the weights it has beside the common shape out: per-layer inputs, router scales, extra norms."""
+"""Fields of a Gemma 4 config in, the weights it has beside the common shape out: per-layer inputs, router scales,
+extra norms."""
 
 from __future__ import annotations
 

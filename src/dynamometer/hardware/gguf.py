@@ -1,7 +1,9 @@
-"""A GGUF file's header in, its facts out: metadata, tensors, and the `Model` they describe. Reads the header only; milliseconds.
+"""A GGUF file's header in, its facts out: metadata, tensors, and the `Model` they describe. Reads the header only;
+milliseconds.
 
-Layout (GGUF 2 and 3, little-endian): magic "GGUF", u32 version, u64 tensors, u64 keys; each key a string, a u32 type and a
-value; each tensor a string, u32 dimensions, u64 each, u32 type, u64 offset. A string is a u64 length and its bytes.
+Layout (GGUF 2 and 3, little-endian): magic "GGUF", u32 version, u64 tensors, u64 keys; each key a string, a u32 type
+and a value; each tensor a string, u32 dimensions, u64 each, u32 type, u64 offset. A string is a u64 length and its
+bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ TYPES: Final[dict[int, tuple[str, int, int]]] = {
     35: ("tq2_0", 256, 66),
     39: ("mxfp4", 32, 17),
 }
-_LONGEST_KEPT: Final = 4096  # arrays of numbers beyond this, and all arrays of strings, are skipped: they are the tokenizer
+_LONGEST_KEPT: Final = (
+    4096  # arrays of numbers beyond this, and all arrays of strings, are skipped: they are the tokenizer
+)
 _CLASSES: Final = (
     (re.compile(r"^token_embd\.|^per_layer_token_embd|position_embd|token_types"), "embedding"),
     (re.compile(r"^output\.weight"), "head"),
@@ -107,7 +111,8 @@ def _parse(view: mmap.mmap, path: Path) -> Header:
         raise UsageError(f"{path} does not begin as a little-endian GGUF 2 or 3 file; give a .gguf file")
     if tensors > 10**6 or keys > 10**6:
         raise UsageError(f"{path} claims {tensors} tensors and {keys} keys; the file is damaged")
-    at, found = 24, {}
+    at = 24
+    found: dict[str, object] = {}
     for _ in range(keys):
         name, at = _string(view, at)
         at = _value(view, at, name, found)
@@ -179,7 +184,12 @@ def tensor_class(name: str) -> str:
     return next((kind for pattern, kind in _CLASSES if pattern.search(short)), "other")
 
 
-_ARCHITECTURES: Final = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "gemma3": "gemma3_text"}
+_ARCHITECTURES: Final = {
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
+    "gemma3": "gemma3_text",
+}
 
 
 def read_model(path: Path) -> Model:
@@ -187,7 +197,9 @@ def read_model(path: Path) -> Model:
     header = read_header(path)
     architecture = str(header.keys.get("general.architecture", ""))
     if not architecture or f"{architecture}.block_count" not in header.keys:
-        raise UsageError(f"{path} holds no language model (no {architecture or 'general.architecture'}.block_count key)")
+        raise UsageError(
+            f"{path} holds no language model (no {architecture or 'general.architecture'}.block_count key)"
+        )
     config = as_config(header)
     model = from_config(config, path.stem, f"GGUF header of {path.name}")
     experts, chosen = config.get("num_experts"), config.get("num_experts_per_tok")
@@ -236,7 +248,9 @@ def as_config(header: Header) -> dict[str, object]:
         "num_experts_per_tok": get("expert_used_count"),
         "moe_intermediate_size": get("expert_feed_forward_length"),
         "torch_dtype": "float16",
-        **_latent_keys(get("attention.kv_lora_rank"), get("attention.q_lora_rank"), get("rope.dimension_count"), header),
+        **_latent_keys(
+            get("attention.kv_lora_rank"), get("attention.q_lora_rank"), get("rope.dimension_count"), header
+        ),
         **_recurrent_keys(header, architecture),
     }
     near = get("attention.sliding_window_pattern")
@@ -252,7 +266,9 @@ def _latent_keys(rank: object, query: object, rope: object, header: Header) -> d
     if rank is None or not isinstance(rope, int):
         return {}
     architecture = header.keys["general.architecture"]
-    key = header.keys.get(f"{architecture}.attention.key_length_mla") or header.keys.get(f"{architecture}.attention.key_length")
+    key = header.keys.get(f"{architecture}.attention.key_length_mla") or header.keys.get(
+        f"{architecture}.attention.key_length"
+    )
     value = header.keys.get(f"{architecture}.attention.value_length_mla") or header.keys.get(
         f"{architecture}.attention.value_length"
     )

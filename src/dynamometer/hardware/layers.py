@@ -52,7 +52,11 @@ def attention(shape: AttentionShape, bias: Bias) -> list[Part]:
     if bias.output:
         parts.append(vector("bias", shape.hidden))
     norms = {"": 0, "head": 2 * shape.head_dim, "full": q + k, "layer": 4 * shape.head_dim}[shape.qk_norm]
-    return [*parts, *([vector("norm", norms)] if norms else []), *([vector("other", shape.heads)] if shape.sinks else [])]
+    return [
+        *parts,
+        *([vector("norm", norms)] if norms else []),
+        *([vector("other", shape.heads)] if shape.sinks else []),
+    ]
 
 
 def attention_cache(shape: AttentionShape) -> Cache:

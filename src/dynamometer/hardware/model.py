@@ -1,7 +1,7 @@
 """An architecture in, its sizes out: parameters by class, cache bytes a token, fixed state a sequence, FLOPs a token.
 
-A model is a bag of `Part`s (weights), `Cache`s (what grows with the context) and `State`s (what does not). Everything is a
-sum over those three, so a new architecture needs a reader (config.py) and no new arithmetic.
+A model is a bag of `Part`s (weights), `Cache`s (what grows with the context) and `State`s (what does not). Everything
+is a sum over those three, so a new architecture needs a reader (config.py) and no new arithmetic.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from dynamometer.errors import UsageError
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Weights of one class. `active`: the elements that one token's pass computes with. `matrix`: a linear weight, which
-    formats quantize; norms, biases and other vectors stay at the model's own type."""
+    """Weights of one class. `active`: the elements that one token's pass computes with. `matrix`: a linear weight,
+    which formats quantize; norms, biases and other vectors stay at the model's own type."""
 
-    kind: str  # embedding head attention attention_v attention_out mlp mlp_down experts experts_down shared router recurrent norm bias other
+    # embedding head attention attention_v attention_out mlp mlp_down experts experts_down shared shared_down router
+    # recurrent norm bias vision other
+    kind: str
     elements: int
     active: int
     matrix: bool
@@ -26,8 +28,8 @@ class Part(msgspec.Struct, frozen=True):
 class Cache(msgspec.Struct, frozen=True):
     """What a group of equal layers keeps of each token.
 
-    `elements` counts K and V of all heads in one layer, or the latent. `heads` is the number of KV heads, by which tensor
-    parallelism splits it; 0 means one latent that every rank must hold whole. `window` 0 keeps every token.
+    `elements` counts K and V of all heads in one layer, or the latent. `heads` is the number of KV heads, by which
+    tensor parallelism splits it; 0 means one latent that every rank must hold whole. `window` 0 keeps every token.
     """
 
     layers: int
@@ -80,6 +82,7 @@ class Model(msgspec.Struct, frozen=True):
     stored_bytes: int = 0  # sum over the tensors of a real checkpoint, 0 = only a config was read
     recurrent_layers: int = 0
     latent_rank: int = 0
+    expert_width: int = 0  # intermediate size of one routed expert
 
 
 def parameters_total(model: Model) -> int | None:
@@ -120,8 +123,8 @@ def check_tp(model: Model, tp: int) -> None:
     if model.heads and model.heads % tp:
         fits = ", ".join(str(n) for n in range(1, 65) if model.heads % n == 0 and _kv_splits(model, n))
         raise UsageError(
-            f"{model.name} cannot be split over {tp} GPUs: {model.heads} attention heads leave {model.heads % tp} over; "
-            f"tensor parallelism may be {fits}"
+            f"{model.name} cannot be split over {tp} GPUs: {model.heads} attention heads leave {model.heads % tp} "
+            f"over; tensor parallelism may be {fits}"
         )
     if not _kv_splits(model, tp):
         heads = next(cache.heads for cache in model.caches if cache.heads and cache.heads % tp and tp % cache.heads)
@@ -144,15 +147,16 @@ def _layer_bytes(cache: Cache, kv_bytes: float, tp: int, expanded: bool) -> floa
 
 
 def kv_bytes_per_token(model: Model, kv_bytes: float = 2.0, tp: int = 1, expanded: bool = False) -> float:
-    """Bytes that the next token takes on each of `tp` ranks while it is inside every window; `kv_bytes` a cached element."""
+    """Bytes that the next token takes on each of `tp` ranks while it is inside every window; `kv_bytes` a cached
+    element."""
     return sum(c.layers * _layer_bytes(c, kv_bytes, tp, expanded) / c.every for c in model.caches)
 
 
 def kv_bytes(
     model: Model, context: int, kv_bytes: float = 2.0, tp: int = 1, windowed: bool = True, expanded: bool = False
 ) -> float:
-    """Bytes of one sequence's cache at `context` tokens on each rank. `windowed` False: a runtime without a hybrid cache,
-    which allocates the whole context in sliding-window layers too."""
+    """Bytes of one sequence's cache at `context` tokens on each rank. `windowed` False: a runtime without a hybrid
+    cache, which allocates the whole context in sliding-window layers too."""
     total = 0.0
     for cache in model.caches:
         kept = min(context, cache.window) if cache.window and windowed else context

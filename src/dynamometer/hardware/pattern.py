@@ -1,4 +1,5 @@
-"""A config's fields in, the kind of each layer out: whole-context or windowed attention, recurrence, and which MLPs are experts."""
+"""A config's fields in, the kind of each layer out: whole-context or windowed attention, recurrence, and which MLPs
+are experts."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def _mixers(f: Fields, layers: int) -> list[str]:
     if pattern:
         unknown = set(pattern) - set(_PATTERN)
         if unknown:
-            raise UsageError(f"hybrid_override_pattern holds {sorted(unknown)}; known are M (Mamba), * (attention), - and E")
+            raise UsageError(
+                f"hybrid_override_pattern holds {sorted(unknown)}; known are M (Mamba), * (attention), - and E"
+            )
         return [_PATTERN[letter] for letter in pattern]
     types = f.rows("layer_types", "layers_block_type")
     if types:

@@ -14,7 +14,9 @@ def read(f: Fields) -> Quantization | None:
     if not table:
         return None
     method = str(table.get("quant_method") or table.get("quant_algo") or "").lower()
-    skip = _names(table.get("modules_to_not_convert")) + _names(table.get("ignore")) + _names(table.get("exclude_modules"))
+    skip = (
+        _names(table.get("modules_to_not_convert")) + _names(table.get("ignore")) + _names(table.get("exclude_modules"))
+    )
     bits, group = _int(table, "bits", "w_bit"), _int(table, "group_size", "q_group_size")
     if method == "compressed-tensors":
         return _compressed(table, skip)
@@ -36,12 +38,12 @@ def read(f: Fields) -> Quantization | None:
 def _compressed(table: Mapping[str, object], skip: tuple[str, ...]) -> Quantization:
     """The compressed-tensors layout: the first group's weight scheme stands for all."""
     groups = table.get("config_groups")
-    first = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
+    first: object = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if not isinstance(weights, Mapping):
         return Quantization("unknown", 0, False, skip)
     bits, group = _int(weights, "num_bits"), _int(weights, "group_size")
-    label = str(table.get("format") or first.get("format") or "")
+    label = str(table.get("format") or "")
     if weights.get("type") == "float":
         four = "mxfp4" if "mxfp4" in label or group == 32 else "nvfp4"
         return Quantization(four if bits == 4 else "fp8", 0, False, skip)

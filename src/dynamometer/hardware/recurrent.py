@@ -1,8 +1,8 @@
 """Fields of a recurrent layer in, its weights and the bytes of state it keeps for each sequence out.
 
-State bytes follow the config's own state type where it names one, else the model's type; the convolution keeps kernel - 1
-columns. Sources: the reference implementations of Mamba, Mamba-2, Gated DeltaNet, Kimi Delta Attention, Lightning Attention,
-RG-LRU and LFM2's short convolution.
+State bytes follow the config's own state type where it names one, else the model's type; the convolution keeps kernel
+- 1 columns. Sources: the reference implementations of Mamba, Mamba-2, Gated DeltaNet, Kimi Delta Attention, Lightning
+Attention, RG-LRU and LFM2's short convolution.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _mamba(f: Fields, hidden: int, conv_bytes: int, ssm_bytes: int) -> tuple[lis
     kernel = f.number("mamba_d_conv", f.number("conv_kernel"))
     if not (inner and state and kernel):
         return [], None
-    rank = f.whole_number("mamba_dt_rank") if isinstance(f.raw("mamba_dt_rank"), int) else f.whole_number("time_step_rank")
+    rank = (
+        f.whole_number("mamba_dt_rank") if isinstance(f.raw("mamba_dt_rank"), int) else f.whole_number("time_step_rank")
+    )
     rank = rank or -(-hidden // 16)
     conv_bias = f.flag("mamba_conv_bias", "use_conv_bias") is not False
     matrices = hidden * 2 * inner + inner * (rank + 2 * state) + rank * inner + inner * hidden

@@ -62,7 +62,9 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         wanted = msgspec.json.decode(index.read_bytes(), type=dict[str, object]).get("weight_map")
         absent = {name for name in wanted if name not in tensors} if isinstance(wanted, dict) and shards else set()
         if absent:
-            raise UsageError(f"{folder} lacks {len(absent)} tensors that its index names, e.g. {min(absent)}; finish the download")
+            raise UsageError(
+                f"{folder} lacks {len(absent)} tensors that its index names, e.g. {min(absent)}; finish the download"
+            )
     return tensors
 
 
@@ -70,4 +72,6 @@ def counted(tensors: dict[str, Tensor]) -> int | None:
     """Elements of all weights, or None when codes are packed in integers and elements are not weights."""
     if any(t.dtype in ("I32", "U8", "I8", "I16", "U32") for t in tensors.values()):
         return None
-    return sum(t.elements for name, t in tensors.items() if not name.endswith(("_scale", "_scale_inv", "rotary_emb.inv_freq")))
+    return sum(
+        t.elements for name, t in tensors.items() if not name.endswith(("_scale", "_scale_inv", "rotary_emb.inv_freq"))
+    )

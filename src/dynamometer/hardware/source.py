@@ -1,4 +1,5 @@
-"""What a user calls a model in, a `Model` out: a config.json, a folder, a GGUF or safetensors file, a built-in name, or a hub name."""
+"""What a user calls a model in, a `Model` out: a config.json, a folder, a GGUF or safetensors file, a built-in name,
+or a hub name."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _ONLINE_TIMEOUT_S: Final = 10.0
 
 
 def resolve(name: str, online: bool = True) -> Model:
-    """The model that `name` stands for. Paths win over names; a hub name is looked up in the local cache, then online."""
+    """The model that `name` stands for. Paths win over names; a hub name is looked up in the local cache, then
+    online."""
     if not name.strip():
         raise UsageError("the model has no name; give a config.json, a folder, a GGUF file, a built-in or a hub name")
     path = Path(name).expanduser()
@@ -50,9 +52,13 @@ def from_path(path: Path) -> Model:
     if path.suffix == ".safetensors":
         beside = path.parent / "config.json"
         if not beside.is_file():
-            raise MissingPath(f"{path.parent} has no config.json; weights alone do not tell the cache. Put the model's config beside")
+            raise MissingPath(
+                f"{path.parent} has no config.json; weights alone do not tell the cache. Put the model's config beside"
+            )
         return _from_folder(path.parent)
-    return from_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem, f"config {path.name}")
+    return from_config(
+        read_json(path), path.parent.name if path.name == "config.json" else path.stem, f"config {path.name}"
+    )
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -173,7 +179,9 @@ def from_hub(name: str, online: bool = True) -> Model:
     for config in sorted(root.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json")):
         return renamed(_from_folder(config.parent), name, f"config.json of {name} in the local cache")
     if not online or os.environ.get("HF_HUB_OFFLINE") in ("1", "true", "ON", "YES"):
-        raise UsageError(f"{name} is neither a built-in nor in the local cache, and looking it up online is off; give its config.json")
+        raise UsageError(
+            f"{name} is neither a built-in nor in the local cache, and online look-up is off; give its config.json"
+        )
     return from_config(_download(name), name, f"config.json of {name} online")
 
 
@@ -189,9 +197,13 @@ def _download(name: str) -> dict[str, object]:
             table = msgspec.json.decode(_strict(answer.read(16 * 2**20)))
     except HTTPError as refused:
         reason = {401: "it is gated: set HF_TOKEN", 403: "it is gated: set HF_TOKEN", 404: "there is no such model"}
-        raise UsageError(f"{url} answered {refused.code}: {reason.get(refused.code, refused.reason)}; or give its config.json") from refused
+        raise UsageError(
+            f"{url} answered {refused.code}: {reason.get(refused.code, refused.reason)}; or give its config.json"
+        ) from refused
     except (URLError, TimeoutError, OSError, msgspec.DecodeError) as wrong:
-        raise UsageError(f"{name} is no built-in, and {url} could not be read ({wrong}); give its config.json") from wrong
+        raise UsageError(
+            f"{name} is no built-in, and {url} could not be read ({wrong}); give its config.json"
+        ) from wrong
     if not isinstance(table, dict):
         raise UsageError(f"{url} is not a model's config; give its config.json")
     return table

@@ -20,7 +20,9 @@ class Host(msgspec.Struct, frozen=True):
 
     decode_s: float = 0.0  # launch a step that only decodes
     decode_per_sequence_s: float = 0.0
-    graph_s: tuple[float, ...] = (0.0,)  # launch a step with prompt tokens that fits a captured graph: equally likely times
+    graph_s: tuple[float, ...] = (
+        0.0,
+    )  # launch a step with prompt tokens that fits a captured graph: equally likely times
     eager_s: tuple[float, ...] = (0.0,)  # launch a larger step, kernel by kernel
     graph_tokens: int = 0  # the largest captured step
     prepare_s: float = 0.0  # from scheduling to the first kernel

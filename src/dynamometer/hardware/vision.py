@@ -1,7 +1,7 @@
 """Fields of a vision tower in, its weights out, where the tower's layout is known: SigLIP with a Gemma 3 projector.
 
-The tower reads images only; a text token does not pass through it, so none of it is active, and quantized checkpoints leave it
-at the model's type.
+The tower reads images only; a text token does not pass through it, so none of it is active, and quantized checkpoints
+leave it at the model's type.
 """
 
 from __future__ import annotations
