@@ -94,7 +94,8 @@ def resume(at: Ready, directory: Path, beside_load: Beside) -> Run:
     if run.driver is not Provenance.MEASURED:
         raise UsageError(f"{directory} is a simulation; simulate it again")
     got = reached(shards(directory))
-    run = msgspec.structs.replace(run, status="running", engine={**run.engine, **at.facts})
+    same_again = msgspec.structs.replace(run.experiment, target=at.experiment.target)  # its address may be another now
+    run = msgspec.structs.replace(run, status="running", experiment=same_again, engine={**run.engine, **at.facts})
     manifest.write(directory, run)
     return _load(run, at, directory, continued(got.last_at_ns), beside_load, got.finished)
 
