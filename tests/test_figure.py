@@ -270,9 +270,9 @@ def test_a_run_in_which_nothing_was_answered_shows_its_failures() -> None:
         " from range(5) t(i)"
     )
     connection.execute(
-        "create table events as select i::int as request, kind, (i * 1000000 + at)::bigint as at_ns, n,"
+        "create table events as select i::int as request, kind, (i * 1000000 + moment)::bigint as at_ns, n,"
         " 0::bigint as bytes, note from range(5) t(i), (values ('due', 0, 0, ''), ('sent', 10, 1, 'new'),"
-        " ('error', 900000, 500, 'http-500: no')) as e(kind, at, n, note)"
+        " ('error', 900000, 500, 'http-500: no')) as e(kind, moment, n, note)"
     )
     connection.execute("create table samples(source varchar, name varchar, device varchar, at_ns bigint, value double)")
     views.install(connection, manifest(5))
