@@ -105,7 +105,7 @@ def line(now: Progress) -> str:
     if now.late_ms:
         parts.append(f"late {significant(max(now.late_ms))} ms")
     if now.last_error:
-        parts.append(clean(now.last_error)[:120])
+        parts.append(_one_line(now.last_error)[:120])
     return ", ".join(parts)
 
 
@@ -132,9 +132,13 @@ def view(title: str, now: Progress, console: Console) -> Group:
             "client late", Text(f"{significant(_middle(now.late_ms))} ms, at most {significant(max(now.late_ms))}")
         )
     if now.failed:
-        last = clean(now.last_error).replace("\n", " ")
-        grid.add_row("failed", Text(f"{now.failed} {last}".strip(), style="red", overflow="ellipsis", no_wrap=True))
+        told = f"{now.failed} {_one_line(now.last_error)}".strip()
+        grid.add_row("failed", Text(told, style="red", overflow="ellipsis", no_wrap=True))
     return Group(Text(f"{clean(title)}: {now.phase}", style="bold"), head, grid)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(clean(text).split())
 
 
 def _wide(console: Console) -> bool:

@@ -28,8 +28,7 @@
     }
   }
 
-  // What is near the screen first, the rest when the browser has nothing better to do.
-  const idle = globalThis.requestIdleCallback ?? ((call) => setTimeout(call, 30));
+  // What is near the screen first, then the rest one by one, so that the page answers in between.
   const near = new IntersectionObserver(
     (seen) => seen.filter((one) => one.isIntersecting).forEach((one) => draw(one.target)),
     { rootMargin: "400px" },
@@ -38,10 +37,10 @@
   const rest = plots.slice();
   const next = () => {
     const plot = rest.shift();
-    if (plot) draw(plot).then(() => idle(next));
+    if (plot) draw(plot).then(() => setTimeout(next));
     else root.dataset.ready = "yes";
   };
-  idle(next);
+  setTimeout(next);
 
   const redraw = () => [...drawn.keys()].forEach((plot) => draw(plot));
   addEventListener("beforeprint", () => plots.forEach((plot) => draw(plot, "light")));
