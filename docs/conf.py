@@ -1,4 +1,4 @@
-"""Sphinx's settings. The reference pages are written from the code just before the build, so they cannot lag behind it."""
+"""Sphinx's settings. The reference is written from the code just before the build, so it cannot lag behind it."""
 
 from __future__ import annotations
 

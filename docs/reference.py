@@ -1,4 +1,4 @@
-"""The code in, the reference pages out: verbs with their options, plugin points, errors, and the library's public functions."""
+"""The code in, the reference pages out: verbs with options, plugin points, errors, the library's public functions."""
 
 from __future__ import annotations
 
@@ -61,11 +61,7 @@ def _meaning(option: click.Option, context: click.Context) -> str:
 
 def plugin_points() -> str:
     """Every kind with its built-in names."""
-    parts = [
-        "# Plugin points\n",
-        "A package adds a name with an entry point of the group `dynamometer.<kind>`; a name that exists twice is an "
-        "error. Built in are:\n",
-    ]
+    parts = ["# Plugin points\n", "[Add something of your own](../extend.md) says how. Built in are:\n"]
     for kind in plugins.KINDS:
         known = plugins.BUILT_IN[kind]
         rows = [f"| `{name}` | `{where}` |" for name, where in sorted(known.items())]
