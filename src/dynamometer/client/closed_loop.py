@@ -21,7 +21,14 @@ async def closed_loop(course: Course, streams: int, level: float, start_ns: int 
     calls = [course.prepare(request, level) for request in first]
     course.start(start_ns or course.now() + _RUN_UP_NS)
     await course.alarm.until(course.start_ns)
-    await asyncio.gather(*(_stream(course, level, request, call) for request, call in zip(first, calls, strict=True)))
+    users = [
+        asyncio.ensure_future(_stream(course, level, request, call)) for request, call in zip(first, calls, strict=True)
+    ]
+    try:
+        await asyncio.gather(*users)
+    finally:
+        for user in users:  # when one fails, the others stop
+            user.cancel()
 
 
 async def _stream(course: Course, level: float, request: Request, call: Call) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from dynamometer.client.alarm import Alarm
 from dynamometer.client.budget import Tally, rss_peak_bytes
-from dynamometer.client.plan import Planner
+from dynamometer.client.plan import Planner, planned
 from dynamometer.client.pool import Pool
 from dynamometer.client.turns import Turns
 from dynamometer.client.wire import Answer, Call
@@ -49,6 +49,7 @@ class Course:
         self.reason = ""  # why the run stops before its end
         self.halted = asyncio.Event()
         self.doubts: list[Doubt] = []
+        self.wrong: BaseException | None = None  # what went wrong beside the loop
         self.lag_ns = array("q")
         self._unbroken = 0  # failures without any answer, in a row
         self.begin("warmup")
@@ -98,13 +99,19 @@ class Course:
 
     def skip(self, request: Request, level: float, due_ns: int) -> None:
         """A turn whose predecessor failed cannot be asked as it was meant: it is censored."""
-        call = self.prepare(request, level)
-        self._log.append(PLAN, call.request, due_ns, call.plan)
-        self._log.append(DUE, call.request, due_ns)
-        self._log.append(CANCEL, call.request, due_ns, b"predecessor")
+        row = planned(request, self.phase, level, self.turns.answers(request))
+        self._log.append(PLAN, request.index, due_ns, row)
+        self._log.append(DUE, request.index, due_ns)
+        self._log.append(CANCEL, request.index, due_ns, b"predecessor")
         self.asked += 1
         self.cancelled += 1
         self.turns.skipped(request, due_ns)
+
+    def fail(self, task: asyncio.Future[None]) -> None:
+        """Called when a task beside the loop is done: its error ends the run."""
+        if not task.cancelled() and task.exception() is not None and self.wrong is None:
+            self.wrong = task.exception()
+            self.halt("interrupt")
 
     def halt(self, reason: str) -> None:
         """Stops the run now: nothing more is sent, what is in flight is cancelled for this reason."""

@@ -82,15 +82,20 @@ async def drive(
     beside = [
         asyncio.ensure_future(work) for work in (_watch(course, experiment.grace_s, on_progress, stop), _probe(course))
     ]
+    for task in beside:
+        task.add_done_callback(course.fail)
     try:
         with quiet_interpreter():
             await _warm_up(course, experiment)
             if not course.reason:
                 await _load(course, experiment, schedule)
+        if course.wrong is not None:
+            raise course.wrong
         return report([course.tally()], open_loop=schedule is not None)
     finally:
         for task in beside:
             task.cancel()
+        pool.cancel("interrupt")  # nothing is in flight unless an error brought us here
         await asyncio.gather(*beside, return_exceptions=True)
         alarm.close()
         await pool.close()

@@ -30,7 +30,9 @@ async def open_loop(course: Course, due_s: Float64, levels: Float64, start_ns: i
             break
         due_ns = origin_ns + round(after_s * 1e9)
         if request.after >= 0:
-            ended: Pending = asyncio.ensure_future(_follow_up(course, request, level, due_ns))
+            turn = asyncio.ensure_future(_follow_up(course, request, level, due_ns))
+            turn.add_done_callback(course.fail)
+            ended: Pending = turn
         else:
             call = prepare(request, level)
             if due_ns > now():

@@ -41,7 +41,14 @@ class Planner(msgspec.Struct, frozen=True):
     def call(self, request: Request, phase: str, level: float, answers: Mapping[int, str]) -> Call:
         """`answers`: the conversation so far. `level`: concurrency or rate in force."""
         http = self.dialect.request(request, self.target, answers)
-        row = Row(
+        row = planned(request, phase, level, answers)
+        return Call(request.index, serialize(http, self.at), len(http.body), row, bool(request.session))
+
+
+def planned(request: Request, phase: str, level: float, answers: Mapping[int, str]) -> bytes:
+    """The request's row as JSON."""
+    return _encode(
+        Row(
             request=request.index,
             phase=phase,
             family=request.family,
@@ -54,7 +61,7 @@ class Planner(msgspec.Struct, frozen=True):
             ignore_eos=request.ignore_eos,
             prompt_sha=prompt_sha(request.messages, answers.values()),
         )
-        return Call(request.index, serialize(http, self.at), len(http.body), _encode(row), bool(request.session))
+    )
 
 
 def prompt_sha(messages: tuple[Message, ...], said: Iterable[str]) -> str:
