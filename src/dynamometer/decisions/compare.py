@@ -32,6 +32,7 @@ RATES = {
 }  # 1: more is better
 RESAMPLES = 1000
 CELLS = 20_000_000  # resampled values for one figure at most
+BATCH_CELLS = 1_000_000  # of them in memory at once
 NONE = "no difference that this sample can show"
 
 
@@ -83,7 +84,7 @@ def compare(baseline: Sequence[Measured], candidate: Sequence[Measured], *, seed
             pairs = max(pairs, sum(map(len, before)))
         else:
             before, after = ([_values(side, metric) for side in sides] for sides in (baseline, candidate))
-        changes += _changes(metric, before, after, paired, chance)
+        changes += latency_changes(metric, before, after, paired, chance)
     for statistic in ("mean", *STATISTICS):
         changes.append(_from_intervals("itl", statistic, baseline, candidate))
     changes += [_from_intervals(rate, "", baseline, candidate) for rate in RATES]
@@ -128,10 +129,10 @@ def _pairs(
     return before, after
 
 
-def _changes(
+def latency_changes(
     metric: str, before: list[Float64], after: list[Float64], paired: bool, chance: np.random.Generator
 ) -> list[Change]:
-    """Mean and quantiles of one latency."""
+    """Mean and quantiles of one latency in ms; each side has one array a run, in the order of sending."""
     one, two = np.concatenate(before), np.concatenate(after)
     names = {"mean": math.nan, **STATISTICS}
     if len(one) < 2 or len(two) < 2:
@@ -173,23 +174,34 @@ def block_length(series: Float64) -> int:
 
 def _bootstrap(one: Float64, two: Float64, paired: bool, chance: np.random.Generator) -> tuple[Float64, Float64]:
     """Mean and quantiles of resampled requests, a row a resample; in pairs both sides draw the same requests."""
-    count = max(200, min(RESAMPLES, CELLS // max(len(one), len(two))))
+    longest = max(len(one), len(two))
+    left = max(200, min(RESAMPLES, CELLS // longest))
     length = max(block_length(one), block_length(two))
     first, second = [], []
-    for _ in range(count):
-        drawn = _draw(len(one), length, chance)
+    while left > 0:
+        count = min(left, max(1, BATCH_CELLS // longest))
+        drawn = _draw(len(one), length, count, chance)
         first.append(_all_statistics(one[drawn]))
-        second.append(_all_statistics(two[drawn if paired else _draw(len(two), length, chance)]))
-    return np.array(first), np.array(second)
+        second.append(_all_statistics(two[drawn if paired else _draw(len(two), length, count, chance)]))
+        left -= count
+    return np.concatenate(first), np.concatenate(second)
 
 
-def _draw(n: int, length: int, chance: np.random.Generator) -> views.Int64:
-    starts = chance.integers(0, n, math.ceil(n / length))
-    return ((starts[:, None] + np.arange(length)[None, :]).reshape(-1) % n)[:n]
+def _draw(n: int, length: int, count: int, chance: np.random.Generator) -> views.Int64:
+    """`count` rows of n places, in blocks that wrap around the end."""
+    starts = chance.integers(0, n, (count, math.ceil(n / length)))
+    places = (starts[:, :, None] + np.arange(length)).reshape(count, -1)[:, :n] % n
+    return places.astype(np.int64, copy=False)
 
 
-def _all_statistics(values: Float64) -> list[float]:
-    return [float(values.mean()), *map(float, np.quantile(values, list(STATISTICS.values())))]
+def _all_statistics(rows: Float64) -> Float64:
+    """Mean and type 7 quantiles of each row."""
+    ordered = np.sort(rows, axis=1)
+    places = np.array(list(STATISTICS.values())) * (rows.shape[1] - 1)
+    below = np.floor(places).astype(np.int64)
+    above = np.minimum(below + 1, rows.shape[1] - 1)
+    quantiles = ordered[:, below] + (ordered[:, above] - ordered[:, below]) * (places - below)
+    return np.column_stack((rows.mean(axis=1), quantiles))
 
 
 def _noise(before: list[float], after: list[float]) -> float | None:
@@ -293,6 +305,13 @@ def _notes(baseline: Sequence[Measured], candidate: Sequence[Measured], paired: 
         notes.append(
             "one run a side: the noise floor comes from the halves of each run; --repeats 3 gives a better one"
         )
+    one, two = baseline[0].run.experiment, candidate[0].run.experiment
+    asked = (
+        ("target", one.target != two.target),
+        ("workload", one.workload != two.workload),
+        ("load", one.load != two.load),
+    )
+    notes += [f"{name} differs" for name, differs in asked if differs]
     for name in ("machine", "engine"):
         left, right = getattr(baseline[0].run, name), getattr(candidate[0].run, name)
         changed = sorted(key for key in {*left, *right} if left.get(key) != right.get(key))

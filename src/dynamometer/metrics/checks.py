@@ -312,7 +312,7 @@ def _dispersion(times_ns: Float64) -> tuple[int, float]:
 
 
 def _cores(run: Run) -> float:
-    found = next((run.machine[name] for name in ("cores", "cpus", "cpu_count") if name in run.machine), 1)
+    found = next((run.machine[name] for name in ("cores_usable", "cores") if name in run.machine), 1)
     return float(found) if isinstance(found, int | float) and found > 0 else 1.0
 
 
