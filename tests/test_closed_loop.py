@@ -284,7 +284,6 @@ CLIENT = """
     from pathlib import Path
     from dynamometer.client.drive import run
     from dynamometer.engines.openai import chat
-from dynamometer.errors import UsageError
     from dynamometer.record.clock import origin
     from dynamometer.record.log import WireLog
     from dynamometer.types import Experiment, Load, Message, Request, Target, Workload

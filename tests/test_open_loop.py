@@ -49,7 +49,8 @@ def test_due_times_are_the_schedules_to_the_nanosecond_and_sent_follows_closely(
     late_ms = (sent - due) / MS
     assert late_ms.min() >= 0
     assert np.median(late_ms) < 2
-    achieved = 299 / ((sent[-1] - sent[0]) / 1e9)
+    # the medians of the first and the last twenty: one late request says nothing about drift
+    achieved = 280 / ((np.median(sent[-20:]) - np.median(sent[:20])) / 1e9)
     assert achieved == pytest.approx(200, rel=0.01)
 
 
