@@ -18,6 +18,16 @@ BUILT_IN: Final[dict[str, dict[str, str]]] = {
     "engine": {
         "openai.chat": "dynamometer.engines.openai:chat",
         "openai.completions": "dynamometer.engines.openai:completions",
+        "openai.responses": "dynamometer.engines.responses:responses",
+        "azure": "dynamometer.engines.azure:azure",
+        "anthropic": "dynamometer.engines.anthropic:anthropic",
+        "tgi": "dynamometer.engines.tgi:tgi",
+        "lightllm": "dynamometer.engines.lightllm:lightllm",
+        "ollama.chat": "dynamometer.engines.ollama:chat",
+        "ollama.generate": "dynamometer.engines.ollama:generate",
+        "llamacpp": "dynamometer.engines.llamacpp:llamacpp",
+        "triton": "dynamometer.engines.triton:triton",
+        "sglang": "dynamometer.engines.sglang:sglang",
     },
     "workload": {
         "code": "dynamometer.workload.code:code",
@@ -44,6 +54,8 @@ BUILT_IN: Final[dict[str, dict[str, str]]] = {
     "policy": {},
     "sampler": {
         "host": "dynamometer.telemetry.host:Host",
+        "prometheus": "dynamometer.telemetry.prometheus:Prometheus",
+        "nvml": "dynamometer.telemetry.nvml:Nvml",
     },
     "sink": {},
     "metric": {},

@@ -7,11 +7,8 @@ answer ends in one `done` or one `error`. An error inside a stream ends the answ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
-
-import msgspec
+from typing import Final, Protocol
 
 from dynamometer.engines.fault import explain, line
 from dynamometer.engines.repeat import Repeat
@@ -31,16 +28,23 @@ MALFORMED: Final = "malformed"
 WHOLE: Final = "whole"  # frame note: the answer came as one document, so no token has a time of its own
 BLANK: Final = b"\xef\xbb\xbf \t\r\n"  # what may stand before the first meaningful byte: byte order mark, white space
 
-Shape = TypeVar("Shape")
-
 # finish reasons by which a server says that it gave the answer up
 FAILED_FINISH: Final = frozenset({"abort", "aborted", "error", "failed", "cancelled", "canceled"})
+# one name for one reason, whatever the engine calls it
+SAME_FINISH: Final = {
+    **dict.fromkeys(("eos", "eos_token", "word", "end_turn", "stop_sequence", "stop_word"), "stop"),
+    **dict.fromkeys(("limit", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    "tool_use": "tool_calls",
+}
 
 
 class Ledger:
     """Facts of one answer, in the order in which they were read."""
 
-    __slots__ = ("_timing", "_usage", "chunks", "counted", "ended", "failure", "finished", "output_seen", "spoke")
+    __slots__ = (
+        *("_timing", "_usage", "chunks", "counted", "ended", "failure", "finished"),
+        *("first_ns", "output_seen", "said", "spoke"),
+    )
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -48,13 +52,16 @@ class Ledger:
         self.finished = ""
         self.failure: tuple[int, str] | None = None  # (at_ns, "class: message")
         self.spoke = False  # a chunk was read
+        self.first_ns = 0  # when `text` was first called
+        self.said = ""  # the whole text so far, for servers that repeat it in each event
         self.output_seen = 0  # output tokens that the server has announced so far
         self.counted = True  # every chunk so far came with a running count
         self._usage: dict[str, tuple[int, int]] = {}
         self._timing: dict[str, tuple[int, int]] = {}
 
     def text(self, at_ns: int, channel: str, text: str, tokens: int = 0) -> None:
-        self.spoke = True
+        if not self.spoke:
+            self.spoke, self.first_ns = True, at_ns
         self.chunks.append(Chunk(CHUNK, at_ns, tokens, text, channel))
 
     def frame(self, at_ns: int, note: str) -> None:
@@ -87,6 +94,7 @@ class Ledger:
     def finish(self, at_ns: int, reason: str) -> None:
         if self.finished:
             return
+        reason = SAME_FINISH.get(reason, reason)
         self.finished = reason
         if reason in FAILED_FINISH:
             self.fail(at_ns, reason, "the server gave the answer up")
@@ -113,17 +121,6 @@ class Ledger:
         return self.chunks
 
 
-def lenient(data: bytes, kind: type[Shape]) -> Shape:
-    """Decodes JSON with "5" or 5.0 for 5, and with half a surrogate pair, which some gateways cut in two chunks.
-
-    Raises ValueError with the reason for everything else.
-    """
-    try:
-        return msgspec.convert(json.loads(data), kind, strict=False)
-    except RecursionError:
-        raise ValueError("JSON is nested too deeply") from None
-
-
 class Splits(Protocol):
     """Bytes in, events out: `sse.Splitter` or `ndjson.Splitter`."""
 
@@ -146,17 +143,38 @@ class AnswerParser:
     streams as text/plain, and error documents as text/event-stream.
     """
 
-    __slots__ = ("_body", "_body_at_ns", "_ledger", "_read", "_repeat", "_split", "_status", "_streaming", "_whole")
+    __slots__ = (
+        "_body",
+        "_end_is_done",
+        "_ledger",
+        "_read",
+        "_read_at_ns",
+        "_repeat",
+        "_split",
+        "_status",
+        "_streaming",
+        "_whole",
+    )
 
     def __init__(
-        self, status: int, split: Splits, read: ReadEvents, whole: ReadWhole | None, text_key: bytes = b'"content"'
+        self,
+        status: int,
+        split: Splits,
+        read: ReadEvents,
+        whole: ReadWhole | None,
+        text_key: bytes = b"",
+        *,
+        end_is_done: bool = False,
     ) -> None:
+        """`text_key`: the JSON key of plain text, where reads may be compared instead of parsed (`repeat`).
+        `end_is_done`: this protocol has no other end than the body's."""
         self._status, self._split, self._read, self._whole = status, split, read, whole
         self._ledger = Ledger()
         self._repeat = Repeat(text_key)
+        self._end_is_done = end_is_done
         self._streaming: bool | None = False if status >= 300 else None  # None: not known yet
         self._body: list[bytes] = []  # held: of unknown kind, a whole document, or a failure
-        self._body_at_ns = 0
+        self._read_at_ns = 0
 
     @property
     def ended(self) -> bool:
@@ -171,6 +189,7 @@ class AnswerParser:
             data = self._begin(data, at_ns)
         if not data or ledger.ended:
             return []
+        self._read_at_ns = at_ns
         events = split.feed(data)
         if events:
             self._read(ledger, events, at_ns)
@@ -186,7 +205,8 @@ class AnswerParser:
     def close(self, at_ns: int) -> list[Chunk]:
         ledger = self._ledger
         if self._streaming and not ledger.ended:
-            self._read_rest(at_ns)
+            self._read_rest()
+            ledger.ended = ledger.ended or (self._end_is_done and ledger.spoke)
         elif not self._streaming:
             self._read_body(at_ns)
         return ledger.close(at_ns, self._status)
@@ -194,27 +214,27 @@ class AnswerParser:
     def _begin(self, data: bytes, at_ns: int) -> bytes:
         """Holds bytes until they are known to be a stream's; then returns them all."""
         self._body.append(data)
-        self._body_at_ns = at_ns
+        self._read_at_ns = at_ns
         if self._streaming is None:
             body = b"".join(self._body)
             start = body.lstrip(BLANK)[:1]
             if start:
-                self._streaming = not (start in b"{[<" and self._whole is not None)
+                self._streaming = start != b"<" and (start not in b"{[" or self._whole is None)
             if self._streaming:
                 self._body = []
                 return body
         return b""
 
-    def _read_rest(self, at_ns: int) -> None:
+    def _read_rest(self) -> None:
         """The events that no blank line closed. A torn one is no fault of its own: the stream is truncated."""
         ledger = self._ledger
-        self._read(ledger, self._split.close(), at_ns)
+        self._read(ledger, self._split.close(), self._read_at_ns)
         if ledger.failure and ledger.failure[1].startswith(MALFORMED):
             ledger.failure, ledger.ended = None, False
 
     def _read_body(self, at_ns: int) -> None:
         ledger, body = self._ledger, b"".join(self._body)
-        at_ns = self._body_at_ns or at_ns
+        at_ns = self._read_at_ns or at_ns
         if self._status >= 300:
             ledger.fail(at_ns, *explain(body, f"http {self._status}"))
         elif not body.strip():

@@ -13,21 +13,11 @@ import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain
-from dynamometer.engines.ledger import (
-    CHUNK,
-    CONTENT,
-    MALFORMED,
-    REASONING,
-    REFUSAL,
-    TOOL,
-    WHOLE,
-    AnswerParser,
-    Ledger,
-    lenient,
-)
+from dynamometer.engines.ledger import CHUNK, CONTENT, REASONING, REFUSAL, TOOL, WHOLE, AnswerParser, Ledger
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain, turns
-from dynamometer.engines.sse import COMMENT, Event, Splitter
+from dynamometer.engines.reading import failed, json_event, json_whole
+from dynamometer.engines.sse import Event, Splitter
 from dynamometer.errors import UsageError
 from dynamometer.types import Chunk, Request, Target
 
@@ -123,12 +113,12 @@ def _read(ledger: Ledger, events: list[Event], at_ns: int) -> None:
     chunks = ledger.chunks
     for name, data in events:
         if name or not data or data[0] != _OPEN_BRACE:
-            _odd_event(ledger, name, data, at_ns)
+            _other_event(ledger, name, data, at_ns)
         else:
             try:
                 answer = _ANSWER.decode(data)
             except (ValueError, RecursionError):
-                _unexpected(ledger, data, at_ns)
+                _other_event(ledger, name, data, at_ns)
                 continue
             choices = answer.choices
             if choices is not None and len(choices) == 1 and answer.usage is None and answer.timings is None:
@@ -157,41 +147,8 @@ def _only_text(choice: Choice) -> str | None:
     return None if delta.refusal or delta.tool_calls or delta.function_call else content
 
 
-def _odd_event(ledger: Ledger, name: str, data: bytes, at_ns: int) -> None:
-    """Comments, named events, end markers and blank or foreign data."""
-    data = data.strip()
-    if name in (COMMENT, "ping"):
-        ledger.frame(at_ns, "ping")
-    elif name == "error":
-        ledger.fail(at_ns, *explain(data, "error"))
-    elif data == b"[DONE]":
-        ledger.ended = True
-    elif data[:1] == b"{":
-        try:
-            answer = _ANSWER.decode(data)
-        except (ValueError, RecursionError):
-            _unexpected(ledger, data, at_ns)
-        else:
-            _event(ledger, answer, data, at_ns)
-    elif not data or data in (b'""', b"null"):
-        ledger.frame(at_ns, "empty")
-    else:
-        ledger.fail(at_ns, MALFORMED, f"an event is no JSON object: {explain(data, '')[1]}")
-
-
-def _unexpected(ledger: Ledger, data: bytes, at_ns: int) -> None:
-    """Numbers as text and halves of surrogate pairs are forgiven; all else that does not fit fails the answer."""
-    try:
-        answer = lenient(data, Answer)
-    except ValueError as wrong:
-        ledger.fail(at_ns, MALFORMED, f"{wrong} in: {explain(data, '')[1][:200]}")
-    else:
-        _event(ledger, answer, data, at_ns)
-
-
 def _event(ledger: Ledger, answer: Answer, data: bytes, at_ns: int) -> None:
-    if answer.error or answer.kind == "error":
-        ledger.fail(at_ns, *explain(data, "error"))
+    if failed(ledger, answer.error or answer.kind == "error", data, at_ns):
         return
     choice = answer.choices[0] if answer.choices else None
     if choice is not None:
@@ -292,25 +249,21 @@ def _counts(ledger: Ledger, answer: Answer, at_ns: int) -> None:
         ledger.usage(at_ns, "reasoning", usage.reasoning_tokens)
         ledger.usage(at_ns, "reasoning", output.reasoning_tokens if output else None)
     if timings is not None:
-        ledger.timing(at_ns, "prompt", _seconds(timings.prompt_ms))
-        ledger.timing(at_ns, "decode", _seconds(timings.predicted_ms))
-        if timings.prompt_n is not None:
-            ledger.fallback_usage(at_ns, "prompt", timings.prompt_n + (timings.cache_n or 0))
-        ledger.fallback_usage(at_ns, "cached", timings.cache_n)
-        ledger.fallback_usage(at_ns, "output", timings.predicted_n)
+        server_timings(ledger, timings, at_ns)
 
 
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3
+def server_timings(ledger: Ledger, timings: Timings, at_ns: int) -> None:
+    """llama.cpp's durations, and its counts where no usage object gives them."""
+    ledger.timing(at_ns, "prompt", None if timings.prompt_ms is None else timings.prompt_ms / 1e3)
+    ledger.timing(at_ns, "decode", None if timings.predicted_ms is None else timings.predicted_ms / 1e3)
+    if timings.prompt_n is not None:
+        ledger.fallback_usage(at_ns, "prompt", timings.prompt_n + (timings.cache_n or 0))
+    ledger.fallback_usage(at_ns, "cached", timings.cache_n)
+    ledger.fallback_usage(at_ns, "output", timings.predicted_n)
 
 
-def _whole(ledger: Ledger, body: bytes, at_ns: int) -> None:
+def _document(ledger: Ledger, answer: Answer, body: bytes, at_ns: int) -> None:
     """An answer that is one document. All its text has the time of the last read; a frame says so."""
-    try:
-        answer = lenient(body, Answer)
-    except ValueError as wrong:
-        ledger.fail(at_ns, MALFORMED, f"{wrong} in: {explain(body, '')[1][:200]}")
-        return
     if answer.choices:
         first = answer.choices[0]
         ledger.frame(at_ns, WHOLE)
@@ -318,6 +271,10 @@ def _whole(ledger: Ledger, body: bytes, at_ns: int) -> None:
         _event(ledger, answer, body, at_ns)
     else:
         ledger.fail(at_ns, *explain(body, "no choices"))
+
+
+_other_event: Final = json_event(_ANSWER, _event)
+_whole: Final = json_whole(_ANSWER, _document)
 
 
 def fields(request: Request, target: Target) -> dict[str, object]:

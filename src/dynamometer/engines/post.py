@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,14 +13,31 @@ from dynamometer.engines.dialect import HttpRequest
 from dynamometer.errors import UsageError
 from dynamometer.types import Target
 
+JSON_POST: Final = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
 
-def post(target: Target, path: str, fields: Mapping[str, object], key_header: str = "authorization") -> HttpRequest:
-    """`path` is complete, query included. `Target.body` wins over `fields`; a null in it removes the field.
+
+def post(
+    target: Target,
+    path: str,
+    fields: Mapping[str, object],
+    key_header: str = "authorization",
+    headers: Mapping[str, str] = JSON_POST,
+) -> HttpRequest:
+    """`path` is complete, query included. `Target.body` wins over `fields`; a null in it removes the field, and an
+    object in it is merged with ours, so that a user's option does not lose the limit.
 
     `key_header` carries the API key, as a bearer token if it is `authorization`. The client adds `Target.headers`.
     """
-    body = {name: value for name, value in {**fields, **target.body}.items() if value is not None}
-    headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
+    body = {name: value for name, value in fields.items() if value is not None}
+    for name, value in target.body.items():
+        ours = body.get(name)
+        if value is None:
+            body.pop(name, None)
+        elif isinstance(ours, dict) and isinstance(value, dict):
+            body[name] = {key: part for key, part in {**ours, **value}.items() if part is not None}
+        else:
+            body[name] = value
+    headers = dict(headers)
     key = api_key(target)
     if key:
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key

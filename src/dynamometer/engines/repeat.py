@@ -45,7 +45,7 @@ class Repeat:
         literal = text.encode("utf-8", "replace")
         start = data.find(opening) + len(opening)
         end = start + len(literal)
-        held = data[start : end + 1] == literal + b'"'
+        held = self._key != b"" and data[start : end + 1] == literal + b'"'
         if self._patience > 0 and held and data.count(self._key) == 1 and data.count(b"\n") == 2:
             self._before, self._after = data[:start], data[end:]
             self.known = True

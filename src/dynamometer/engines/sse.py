@@ -115,4 +115,7 @@ class Splitter:
             self._name = value.decode("utf-8", "replace")
         elif not field:
             found.append((COMMENT, value))
+        elif field == b"error":
+            # no field of the standard: llama.cpp wrote its failures so until 2025
+            found.append(("error", value))
         # `id` and `retry` serve reconnection, which a measured request never does; unknown fields are ignored by rule
