@@ -18,6 +18,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("show", "Print one run's figures."),
     "export": ("export", "Write a run's rows as Parquet, CSV or JSON lines."),
     "compare": ("compare", "Compare two runs, with intervals, a noise floor and gates."),
+    "memory": ("memory", "Say what fits where: weights, cache, buffers, limits."),
+    "devices": ("devices", "List devices with their published figures and sources."),
+    "audit": ("audit", "Judge published claims: possible, implausible, impossible, inconsistent."),
+    "probe": ("probe", "Measure this machine's real bandwidth."),
     "doctor": ("doctor", "Say what is here, what is missing and how to get it."),
 }
 

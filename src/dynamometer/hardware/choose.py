@@ -46,4 +46,4 @@ def _try(model: Model, d: Deployment, device: Device, count: int) -> Choice | No
         return None
     price = device.price_usd_h
     total = Figure(tuple(value * count for value in price.values), price.sources) if price else None
-    return Choice(device, count, total, b.room - b.kv - b.state)
+    return Choice(device, count, total, b.room - b.held - b.state)

@@ -47,8 +47,9 @@ class Breakdown(msgspec.Struct, frozen=True):
     weights_all: int | None
     kv_per_token: float
     kv_per_sequence: float
-    kv: int
-    state_per_sequence: int
+    kv: int  # of all sequences, exactly their tokens
+    held: int  # the same in whole blocks, as a paging engine holds it
+    state_per_sequence: int | None  # None: the config does not give it
     state: int
     buffers: Buffers
     budget: float  # what weights, buffers, cache and state may take together; 0 without a device
@@ -70,6 +71,7 @@ def breakdown(model: Model, d: Deployment) -> Breakdown:
         padding(model, formats.scheme(model, d.weights).method, by_kind, d.engine) if d.weights_bytes is None else 0
     )
     weights = None if whole is None else math.ceil((whole + padded) / ranks)
+    exact = kv_bytes(model, d.context, element, d.tp, d.windowed, d.expanded) / d.pp
     sequence = sequence_bytes(model, d)
     state = _state(model, d)
     work = _buffers(model, d)
@@ -80,9 +82,10 @@ def breakdown(model: Model, d: Deployment) -> Breakdown:
         weights_all=whole,
         kv_per_token=kv_bytes_per_token(model, element, d.tp, d.expanded) / d.pp,
         kv_per_sequence=sequence,
-        kv=math.ceil(sequence * d.concurrency),
+        kv=math.ceil(exact * d.concurrency),
+        held=math.ceil(sequence * d.concurrency),
         state_per_sequence=state,
-        state=state * d.concurrency,
+        state=(state or 0) * d.concurrency,
         buffers=work,
         budget=budget,
         room=room,
@@ -116,9 +119,12 @@ def sequence_bytes(model: Model, d: Deployment, context: int = 0) -> float:
     return kv_bytes(model, tokens, element, d.tp, d.windowed, d.expanded) / d.pp
 
 
-def _state(model: Model, d: Deployment) -> int:
+def _state(model: Model, d: Deployment) -> int | None:
+    """State of one sequence on each GPU; None when there are recurrent layers whose state nobody has given."""
     if d.state_bytes_per_layer is not None:
         return math.ceil(model.recurrent_layers * d.state_bytes_per_layer / d.tp / d.pp)
+    if sum(state.layers for state in model.states) < model.recurrent_layers:
+        return None
     return math.ceil(state_bytes(model, d.tp) / d.pp)
 
 
@@ -161,15 +167,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge(model: Model, d: Deployment, b: Breakdown) -> Verdict:
     """Does it fit? A device is needed for an answer."""
-    if not d.memory_bytes or b.weights is None:
-        reason = (
-            f"the config does not say {', '.join(model.missing)}"
-            if b.weights is None
-            else "no device or memory was given"
-        )
+    reason = _unknown(model, d, b)
+    if reason:
         return Verdict(None, None, reason, 0, 0, 0, 0, None)
     tokens, blocks = capacity(b, d)
-    need = b.kv + b.state
+    need = b.held + b.state
     most = concurrency_max(model, d, b)
     longest = context_max(model, d, b)
     fits = b.room >= need
@@ -177,14 +179,23 @@ def judge(model: Model, d: Deployment, b: Breakdown) -> Verdict:
     return Verdict(fits, starts, _why(d, b, fits), tokens, blocks, most, longest, _least_share(d, b))
 
 
+def _unknown(model: Model, d: Deployment, b: Breakdown) -> str:
+    """Why there is no answer; empty when there is one."""
+    if b.weights is None:
+        return f"the config does not say {', '.join(model.missing)}"
+    if b.state_per_sequence is None:
+        return "the config does not give the recurrent layers' state; give --state-per-layer"
+    return "" if d.memory_bytes else "no device or memory was given"
+
+
 def _why(d: Deployment, b: Breakdown, fits: bool) -> str:
-    need = b.kv + b.state
+    need = b.held + b.state
     if fits:
         return f"{show_bytes(b.room)} are left for cache and state, {show_bytes(need)} are needed"
     held = (b.weights or 0) + b.buffers.total
     if b.room <= 0:
         return (
-            f"does not start: weights {show_bytes(b.weights or 0)} and buffers {show_bytes(b.buffers.total)} take "
+            f"the engine does not start: weights {show_bytes(b.weights or 0)} and buffers {show_bytes(b.buffers.total)} take "
             f"{show_bytes(held)} of {show_bytes(b.budget if d.engine.flag_of != 'free' else d.memory_bytes)} a GPU"
         )
     return f"the cache lacks {show_bytes(need - b.room)}: {show_bytes(b.room)} are left, {show_bytes(need)} are needed"
@@ -195,7 +206,7 @@ def _least_share(d: Deployment, b: Breakdown) -> float | None:
     another."""
     if d.engine.flag_of != "total" or b.weights is None:
         return None
-    share = (b.weights + b.buffers.total + b.kv + b.state) / d.memory_bytes
+    share = (b.weights + b.buffers.total + b.held + b.state) / d.memory_bytes
     return share if share <= 1 else None
 
 
@@ -212,7 +223,7 @@ def concurrency_max(model: Model, d: Deployment, b: Breakdown, context: int = 0)
     """Sequences of `context` tokens that fit in the room at once."""
     if b.room <= 0:
         return 0
-    one = sequence_bytes(model, d, context or d.context) + b.state_per_sequence
+    one = sequence_bytes(model, d, context or d.context) + (b.state_per_sequence or 0)
     return int(b.room // one) if one > 0 else 0
 
 
@@ -221,7 +232,7 @@ def context_max(model: Model, d: Deployment, b: Breakdown) -> int:
     most = model.context_max or 2**24
 
     def fit(tokens: int) -> bool:
-        return (sequence_bytes(model, d, tokens) + b.state_per_sequence) * d.concurrency <= b.room
+        return (sequence_bytes(model, d, tokens) + (b.state_per_sequence or 0)) * d.concurrency <= b.room
 
     if b.room <= 0 or not fit(1):
         return 0
