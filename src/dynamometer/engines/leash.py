@@ -1,14 +1,16 @@
 """A command line in, the same command run as a child that cannot outlive the holder of the leash: stdin's other end.
 
-Run as a program: `python leash.py GRACE_S REPORT_FD command…`. The child's pid goes to REPORT_FD as a line. When
-stdin closes (the holder closed it, or died in any way, kill -9 included) the child and everything that it started get
-SIGTERM, and SIGKILL after the grace. If this process is killed itself, the kernel kills the child. Standard library
-only, so that it starts in milliseconds.
+Run as a program: `python leash.py GRACE_S REPORT_FD AFTER command…`. The child's pid goes to REPORT_FD as a line.
+AFTER is a JSON list, a command that is run once all have ended (to remove a container, whose processes are nobody's
+children here). When stdin closes (the holder closed it, or died in any way, kill -9 included) the child and
+everything that it started get SIGTERM, and SIGKILL after the grace. If this process is killed itself, the kernel
+kills the child. Standard library only, so that it starts in milliseconds.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
@@ -21,7 +23,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 def main(arguments: list[str]) -> int:
     """Exit code: the child's own, or 128 + signal; 0 when stopped through the leash; 127 when it cannot be started."""
-    grace_s, report_fd, command = float(arguments[0]), int(arguments[1]), arguments[2:]
+    grace_s, report_fd, after, command = float(arguments[0]), int(arguments[1]), json.loads(arguments[2]), arguments[3:]
     holder = os.getppid()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # only the leash decides, so that Ctrl-C reaches the holder first
@@ -44,17 +46,23 @@ def main(arguments: list[str]) -> int:
         return 127
     os.write(report_fd, f"{child.pid}\n".encode())
     os.close(report_fd)
+    code = _watch(child, holder, wake_read)
+    _stop(grace_s if code is None else 0.0, wake_read)
+    if after:
+        subprocess.run(after, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    return code or 0
+
+
+def _watch(child: subprocess.Popen[bytes], holder: int, wake_read: int) -> int | None:
+    """Until the child ends (its code, or 128 + signal) or the leash is let go (None)."""
     while child.poll() is None:
         ready, _, _ = select.select([0, wake_read], [], [], 1.0)
         if wake_read in ready:
             os.read(wake_read, 4096)
         # the pipe alone does not tell while a forked child of a dead holder still has it open
         if (0 in ready and not os.read(0, 4096)) or os.getppid() != holder:
-            _stop(grace_s, wake_read)
-            return 0
-    code = child.returncode
-    _stop(0.0, wake_read)
-    return code if code >= 0 else 128 - code
+            return None
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _stop(grace_s: float, wake_fd: int) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from dynamometer.engines import embedded
-from dynamometer.engines.quantizations import quantization_of
-from dynamometer.errors import MissingExtra, UsageError
+from dynamometer.errors import UsageError
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -22,9 +20,10 @@ class Settings(msgspec.Struct, frozen=True):
     slots: int = 8  # sequences in flight at once
     context: int = 2048  # tokens per sequence, prompt and answer together
     threads: int = 0  # compute threads; 0 = as many as leave room for the client
-    quantization: str = ""  # of a GGUF model; "" = as it is, the packaged model in its default
+    quantization: str = ""  # of a GGUF model, or the number type of another; "" = as it is, or the engine's choice
     port: int = 0  # 0 = any free one
     python: str = ""  # interpreter of the environment where the engine lives; "" = this one
+    image: str = ""  # container image, for an engine that is not installed as a command
     start_timeout_s: float = 600.0
     grace_s: float = 5.0  # between SIGTERM and SIGKILL
     log: str = ""  # file; "" = one in the cache
@@ -40,6 +39,7 @@ class Recipe(msgspec.Struct, frozen=True):
     health: str = "/health"  # answers 200 when ready
     base: str = "/v1"  # what goes between host and route in the URL
     environment: Mapping[str, str] = {}
+    after: tuple[str, ...] = ()  # run once it has ended, e.g. to remove its container
     facts: Mapping[str, str | int | float] = {}
 
 
@@ -71,33 +71,26 @@ def compute_threads(settings: Settings) -> int:
     return settings.threads or max(1, cores() - 1)
 
 
-def _llamacpp(model: str, settings: Settings, port: int, progress: embedded.Progress) -> Recipe:
-    from importlib.metadata import PackageNotFoundError, version
+def _later(module: str, function: str) -> Maker:
+    """Imports the file on use, so that naming an engine imports no other."""
 
-    try:
-        engine_version = version("xllamacpp")
-    except PackageNotFoundError as missing:
-        raise MissingExtra("xllamacpp", "llamacpp") from missing
-    file = embedded.model_file(model or "smollm2", settings.quantization, progress)
-    threads = compute_threads(settings)
-    name = re.sub(r"\.[0-9a-f]{12}$", "", file.stem)  # the cache's hash is no part of a name
-    command = (
-        *(sys.executable, "-m", "dynamometer.engines.llamacpp_server", "--model", str(file), "--alias", name),
-        *("--port", str(port), "--slots", str(settings.slots), "--context", str(settings.context)),
-        *("--threads", str(threads), *settings.extra),
-    )
-    facts: dict[str, str | int | float] = {
-        "engine": "llama.cpp (xllamacpp)",
-        "engine_version": engine_version,
-        "slots": settings.slots,
-        "context_tokens_per_slot": settings.context,
-        "threads": threads,
-        "quantization": quantization_of(file),
-        "model_file": file.name,
-        "model_bytes": file.stat().st_size,
-        "model_sha256": embedded.trusted_sha256(file),
-    }
-    return Recipe(command=command, model=name, facts=facts)
+    def make(model: str, settings: Settings, port: int, progress: embedded.Progress) -> Recipe:
+        maker: Maker = getattr(import_module(f"dynamometer.engines.starts.{module}"), function)
+        return maker(model, settings, port, progress)
+
+    return make
 
 
-RECIPES: Final[dict[str, Callable[[str, Settings, int, embedded.Progress], Recipe]]] = {"llamacpp": _llamacpp}
+Maker = Callable[[str, Settings, int, embedded.Progress], Recipe]
+RECIPES: Final[dict[str, Maker]] = {
+    "llamacpp": _later("llamacpp", "packaged"),
+    "llama-server": _later("llamacpp", "native"),
+    "transformers": _later("python", "transformers"),
+    "vllm": _later("python", "vllm"),
+    "sglang": _later("python", "sglang"),
+    "lightllm": _later("python", "lightllm"),
+    "ollama": _later("native", "ollama"),
+    "tgi": _later("native", "tgi"),
+    "tensorrt-llm": _later("native", "tensorrt_llm"),
+    "triton": _later("native", "triton"),
+}

@@ -7,6 +7,7 @@ The server is a child of a small leash process (leash.py), so that it ends with 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 import subprocess
@@ -96,7 +97,8 @@ def _leashed(plan: Recipe, settings: Settings, log: Path) -> Iterator[tuple[subp
     """The leash process and the engine's pid. Whatever happens in the block, nothing is left running after it."""
     read_fd, write_fd = os.pipe()
     # isolated from the user's site and environment: only the standard library is needed, and it starts at once
-    command = [sys.executable, "-ISs", leash.__file__, str(settings.grace_s), str(write_fd), *plan.command]
+    command = [sys.executable, "-ISs", leash.__file__, str(settings.grace_s), str(write_fd)]
+    command += [json.dumps(plan.after), *plan.command]
     environment = {**os.environ, **plan.environment, **settings.environment}
     try:
         with log.open("wb") as out:
