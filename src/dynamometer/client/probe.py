@@ -13,6 +13,7 @@ import msgspec
 from dynamometer import plugins
 from dynamometer.client.ask import Reply, ask, base_path, get, post_json, root_path
 from dynamometer.client.endpoint import Endpoint, endpoint
+from dynamometer.engines.detect import QUESTIONS, detect
 from dynamometer.engines.dialect import Dialect
 from dynamometer.engines.fault import explain
 from dynamometer.engines.reply import Reply as Answer
@@ -39,21 +40,31 @@ def look(target: Target, environ: Mapping[str, str]) -> Seen:
     """Fills in the model and the dialect. TargetError: nobody there, no right to ask, or no model served."""
     at = endpoint(target, environ)
     models = _models(at, target)
-    api = "openai.chat" if target.api == "auto" else target.api
-    known = msgspec.structs.replace(target, model=target.model or next(iter(models), ""), api=api)
+    root = root_path(target.url)
+    answers = {page: _try(at, root + page) for page in dict.fromkeys((*QUESTIONS, *_PAGES))}
+    replies = {page: reply for page, reply in answers.items() if reply is not None}
+    found = (
+        detect(target.url, [(page, r.status, r.body) for page, r in replies.items()]) if target.api == "auto" else None
+    )
     if target.model and models and target.model not in models:
         raise TargetError(f"{target.url} does not serve {target.model!r}; it serves {', '.join(sorted(models)[:8])}")
-    root = root_path(target.url)
+    known = msgspec.structs.replace(
+        target, model=target.model or next(iter(models), ""), api=found.api if found else target.api
+    )
     facts: dict[str, str | int | float] = {"url": target.url, "model": known.model}
-    counter = ""
     for page in _PAGES:
-        found = _json(_try(at, root + page))
-        facts |= _facts(page, found)
-        if page == "/props" and "total_slots" in found:
-            counter = "llamacpp"
-    if not counter and models and _json(_try_post(at, root + "/tokenize", {"model": known.model, "prompt": "a"})):
-        counter = "vllm"
-    return Seen(known, {**facts, **models.get(known.model, {})}, _metrics(at, root), counter)
+        facts |= _facts(page, _json(replies.get(page)))
+    if found and found.engine:
+        facts["engine"] = found.engine
+    facts |= models.get(known.model, {})
+    return Seen(known, facts, _metrics(at, root), _counter(at, root, known.model, _json(replies.get("/props"))))
+
+
+def _counter(at: Endpoint, root: str, model: str, props: Json) -> str:
+    """Whose tokenizer page this is, if it has one."""
+    if "total_slots" in props:
+        return "llamacpp"
+    return "vllm" if _json(_try_post(at, root + "/tokenize", {"model": model, "prompt": "a"})) else ""
 
 
 def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mapping[str, str]) -> tuple[Target, Answer]:
@@ -64,10 +75,15 @@ def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mappi
     at = endpoint(target, environ)
     dialect = cast(Dialect, plugins.load("engine", target.api))
     request = Request(0, (Message("user", prompt),), output_tokens)
-    reply = _asked(at, target, dialect, request)
-    if reply.status == 400 and target.tokens_field == "auto" and _names_limit(reply.body):
-        target = msgspec.structs.replace(target, tokens_field="max_completion_tokens")
-        reply = _asked(at, target, dialect, request)
+    for field in _fields(target):
+        named = msgspec.structs.replace(target, tokens_field=field)
+        # at temperature 0 where one may choose: a sampled answer can be odd without anything being wrong
+        cold = msgspec.structs.replace(named, body={"temperature": 0, **target.body})
+        reply = _asked(at, cold, dialect, request)
+        if reply.status == 400 and b"temperature" in reply.body:
+            reply = _asked(at, named, dialect, request)
+        if reply.status != 400 or b"max_" not in reply.body:
+            break
     if reply.status != 200:
         kind, message = explain(reply.body, f"HTTP {reply.status}")
         raise TargetError(f"{target.url} refused a first question: HTTP {reply.status}, {kind}: {message}")
@@ -75,7 +91,7 @@ def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mappi
     answer = assemble([*parser.feed(reply.body, 0), *parser.close(0)])
     if answer.error:
         raise TargetError(f"{target.url} failed on a first question: {answer.error}")
-    return target, answer
+    return named, answer
 
 
 def token_counter(seen: Seen, environ: Mapping[str, str]) -> Callable[[str], int] | None:
@@ -150,8 +166,9 @@ def _asked(at: Endpoint, target: Target, dialect: Dialect, request: Request) -> 
     return ask(at, dialect.request(request, target, {}), min(target.timeout_s, 120.0))
 
 
-def _names_limit(body: bytes) -> bool:
-    return b"max_completion_tokens" in body or b"max_tokens" in body
+def _fields(target: Target) -> tuple[str, ...]:
+    """Names of the token limit to try, in order."""
+    return ("auto", "max_completion_tokens") if target.tokens_field == "auto" else (target.tokens_field,)
 
 
 def _try(at: Endpoint, path: str) -> Reply | None:
