@@ -8,8 +8,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from dynamometer.errors import UsageError
 from dynamometer.record.clock import now_ns
 from dynamometer.record.log import WireLog
 from dynamometer.schedule import rate_at
-from dynamometer.types import Experiment, Float64, Request, Schedule
+from dynamometer.types import Experiment, Request, Schedule
 
 OnProgress = Callable[[Progress], None]
 
@@ -51,7 +51,7 @@ def run(
 
     async def driven() -> ClientReport:
         stop = asyncio.Event()
-        with _signals(stop):
+        with signals(stop):
             return await drive(experiment, requests, schedule, dialect, log, on_progress, stop)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -73,25 +73,38 @@ async def drive(
     None for the closed loop. Setting `stop` cancels what is in flight (`cancel: interrupt`). Raises TargetError if no
     connection can be made before the load; whatever happens during it is in the log and in the report's doubts.
     """
-    _check(experiment, schedule)
+    check(experiment, schedule)
+    async with under_way(experiment, requests, dialect, log, on_progress, stop) as course:
+        await warm_up(course, experiment)
+        if not course.reason:
+            await _load(course, experiment, schedule)
+    return report([course.tally()], open_loop=schedule is not None)
+
+
+@asynccontextmanager
+async def under_way(
+    experiment: Experiment,
+    requests: Iterator[Request],
+    dialect: Dialect,
+    log: WireLog,
+    on_progress: OnProgress,
+    stop: asyncio.Event,
+) -> AsyncIterator[Course]:
+    """A course with everything that runs beside the load: timeouts, display, the stop, the probe of the event loop."""
     _raise_file_limit()
     at = endpoint(experiment.target, os.environ)
     pool = Pool(at, experiment.target, log, now_ns)
     alarm = Alarm(now_ns)
     course = Course(pool, alarm, log, Planner(dialect, experiment.target, at), Turns(requests, dialect))
-    beside = [
-        asyncio.ensure_future(work) for work in (_watch(course, experiment.grace_s, on_progress, stop), _probe(course))
-    ]
+    works = (_watch(course, experiment.grace_s, on_progress, stop), _probe(course))
+    beside = [asyncio.ensure_future(work) for work in works]
     for task in beside:
         task.add_done_callback(course.fail)
     try:
         with quiet_interpreter():
-            await _warm_up(course, experiment)
-            if not course.reason:
-                await _load(course, experiment, schedule)
+            yield course
         if course.wrong is not None:
             raise course.wrong
-        return report([course.tally()], open_loop=schedule is not None)
     finally:
         for task in beside:
             task.cancel()
@@ -102,7 +115,7 @@ async def drive(
         log.flush()
 
 
-async def _warm_up(course: Course, experiment: Experiment) -> None:
+async def warm_up(course: Course, experiment: Experiment) -> None:
     """Some requests that are logged and not counted; an endpoint that refuses them all is not put under load."""
     count = experiment.warmup_requests
     await course.pool.open(1)
@@ -123,16 +136,17 @@ async def _load(course: Course, experiment: Experiment, schedule: Schedule | Non
         course.begin("load", experiment.requests, experiment.duration_s)
         await closed_loop(course, load.concurrency, float(load.concurrency))
     else:
-        course.pool.spare = min(_MOST_SPARE, 1 + round(schedule.rate * _SPARE_S), len(schedule.due_s))
-        await course.pool.open(course.pool.spare)
+        await hold_spare(course, schedule.rate, len(schedule.due_s))
         course.begin("load", experiment.requests, experiment.duration_s)
-        await open_loop(course, schedule.due_s, levels(experiment, schedule))
+        levels = rate_at(load, schedule.due_s, experiment.requests, experiment.duration_s)
+        await open_loop(course, zip(schedule.due_s.tolist(), levels.tolist(), strict=True))
     course.refused()  # fewer requests than it takes to stop, all refused: the reason is given all the same
 
 
-def levels(experiment: Experiment, schedule: Schedule) -> Float64:
-    """The rate in force at each due time; 0 where the law has none (a trace)."""
-    return rate_at(experiment.load, schedule.due_s, experiment.requests, experiment.duration_s)
+async def hold_spare(course: Course, rate: float, most: int) -> None:
+    """Opens connections for the arrivals of the next moments, and keeps as many ready from then on."""
+    course.pool.spare = min(_MOST_SPARE, 1 + round(rate * _SPARE_S), most)
+    await course.pool.open(course.pool.spare)
 
 
 async def _watch(course: Course, grace_s: float, on_progress: OnProgress, stop: asyncio.Event) -> None:
@@ -178,7 +192,7 @@ def quiet_interpreter() -> Iterator[None]:
 
 
 @contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
+def signals(stop: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     kinds = (signal.SIGINT, signal.SIGTERM)
 
@@ -196,7 +210,7 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(kind)
 
 
-def _check(experiment: Experiment, schedule: Schedule | None) -> None:
+def check(experiment: Experiment, schedule: Schedule | None) -> None:
     load = experiment.load
     if schedule is None and load.law != "closed":
         raise UsageError(f"law {load.law!r} needs a schedule; schedule.build makes it")

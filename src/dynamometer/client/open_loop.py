@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 
 from dynamometer.client.course import Course
 from dynamometer.client.wire import Ended
-from dynamometer.types import Float64, Request
+from dynamometer.types import Request
 
 Pending = Ended | asyncio.Task[None]
 
 _RUN_UP_NS = 50_000_000  # from here to the first request
 
 
-async def open_loop(course: Course, due_s: Float64, levels: Float64, start_ns: int = 0) -> None:
+Due = tuple[float, float]  # seconds from the start of the load; the rate in force then, requests per second
+
+
+async def open_loop(course: Course, dues: Iterator[Due], start_ns: int = 0) -> None:
     """Runs until the schedule or the requests end, or the course is halted; then waits for what is in flight.
 
-    `due_s`: seconds from the start of the load. `levels`: the rate in force at each, requests per second.
-    `start_ns`: when the load starts; 0: soon.
+    `dues`: one for each request, ascending. `start_ns`: when the load starts; 0: soon.
     """
     alarm, ask, now, prepare = course.alarm, course.pool.ask, course.now, course.prepare
     pending: set[Pending] = set()
     origin_ns = start_ns or now() + _RUN_UP_NS
     course.start(origin_ns)
-    for after_s, level in zip(due_s.tolist(), levels.tolist(), strict=True):
-        request = course.turns.take()
-        if request is None:
-            break
+    while (request := course.turns.take()) is not None and (due := next(dues, None)) is not None:
+        after_s, level = due
         due_ns = origin_ns + round(after_s * 1e9)
         if request.after >= 0:
             turn = asyncio.ensure_future(_follow_up(course, request, level, due_ns))
