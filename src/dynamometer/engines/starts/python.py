@@ -55,7 +55,9 @@ def environment(settings: Settings, packages: tuple[str, ...], get: str) -> Envi
     try:
         told = subprocess.run([python, "-c", _LOOK, *packages], capture_output=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as wrong:
-        raise UsageError(f"--python {python} is no working interpreter: {wrong}; give the python of a venv") from wrong
+        raise UsageError(
+            f"{python} is no working Python interpreter; give the python of a venv with --python"
+        ) from wrong
     versions, torchvision, torch = msgspec.json.decode(told, type=tuple[dict[str, str], bool, str])
     for package in packages:
         if versions[package]:
