@@ -27,7 +27,8 @@ class Azure:
     name = "azure"
 
     def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        body = {**fields(request, target), "model": None, "messages": turns(request, answers)}
+        # hosted: the deployment is the model, and a field that the API does not know fails the request
+        body = {**fields(request, target), "model": None, "ignore_eos": None, "messages": turns(request, answers)}
         return post(target, path(target), body, key_header="api-key")
 
     def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:

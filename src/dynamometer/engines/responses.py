@@ -14,6 +14,7 @@ import msgspec
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain, line
 from dynamometer.engines.ledger import CONTENT, REASONING, REFUSAL, TOOL, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.openai import Timings, server_timings
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import turns
 from dynamometer.engines.reading import each, failed, json_event, json_whole
@@ -87,6 +88,7 @@ class Event(msgspec.Struct):
     output_index: int = 0
     item: Item | None = None
     response: Response | None = None
+    timings: Timings | None = None  # llama.cpp, with the last event
     error: object = None
 
 
@@ -96,6 +98,8 @@ def _event(ledger: Ledger, event: Event, data: bytes, at_ns: int) -> None:
     channel = CHANNELS.get(event.type)
     if event.type in ("response.completed", "response.incomplete", "response.failed", "response.done"):
         _end(ledger, event.response or Response(), at_ns)
+        if event.timings is not None:
+            server_timings(ledger, event.timings, at_ns)
     elif channel is not None and event.delta:
         ledger.text(at_ns, f"{TOOL} {event.output_index}" if channel == TOOL else channel, event.delta)
     elif event.type == "response.output_item.added" and event.item is not None and event.item.name:
