@@ -53,8 +53,8 @@ def _verb(name: str, command: click.Command, line: str, depth: int) -> str:
 
 def _meaning(option: click.Option, context: click.Context) -> str:
     default = option.get_default(context)
-    shown = default not in (None, "", (), False) and not callable(default) and "UNSET" not in str(default).upper()
-    says = f" Default: {default}." if shown and "[default" not in (option.help or "") else ""
+    unset = default is None or default is False or default in ("", ()) or "UNSET" in str(default).upper()
+    says = "" if unset or callable(default) or "[default" in (option.help or "") else f" Default: {default}."
     choices = f" One of {', '.join(map(str, option.type.choices))}." if isinstance(option.type, click.Choice) else ""
     return f"{(option.help or '').strip()}{choices}{says}".strip()
 

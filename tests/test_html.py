@@ -19,9 +19,9 @@ from sample_run import write_sample
 
 from dynamometer.errors import MissingPath, RecordError, UsageError
 from dynamometer.record.store import read_run
-from dynamometer.report.html import MOST_RUNS, run_page, tell, write_page, write_report, write_reports
+from dynamometer.report.html import MOST_RUNS, Told, run_page, tell, write_page, write_report, write_reports
 from dynamometer.report.page import Key, Page, Section, render
-from dynamometer.report.run_section import Told, tone, without_login
+from dynamometer.report.run_section import tone, without_login
 from dynamometer.types import Doubt, Estimate, Load, Provenance
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><a href='javascript:alert(3)'>x</a>"
@@ -142,7 +142,7 @@ def test_what_a_server_says_is_text(page: Seen) -> None:
 
 
 def test_a_hostile_run_cannot_write_into_the_page(told: Told) -> None:
-    run = told.run
+    run = told.account.run
     target = msgspec.structs.replace(run.experiment.target, model=ATTACK, url=f"http://h/{ATTACK}")
     experiment = msgspec.structs.replace(run.experiment, name=ATTACK, target=target)
     hostile = msgspec.structs.replace(
@@ -154,8 +154,9 @@ def test_a_hostile_run_cannot_write_into_the_page(told: Told) -> None:
         versions={ATTACK: "1"},
     )
     doubts = (Doubt(ATTACK, ATTACK, ATTACK), Doubt("x", ATTACK, ATTACK, fatal=True))
-    summary = msgspec.structs.replace(told.summary, doubts=doubts)
-    text = render(run_page(msgspec.structs.replace(told, run=hostile, summary=summary)))
+    summary = msgspec.structs.replace(told.account.summary, doubts=doubts)
+    account = msgspec.structs.replace(told.account, run=hostile, summary=summary)
+    text = render(run_page(msgspec.structs.replace(told, account=account)))
     seen = Seen(text)
     assert len(seen.scripts) == 4
     assert "img" not in {tag for tag, _ in seen.elements}
@@ -221,9 +222,9 @@ def test_a_page_without_pictures_carries_no_vega() -> None:
     ],
 )
 def test_the_colour_of_a_verdict(told: Told, doubts: tuple[Doubt, ...], status: str, expected: str) -> None:
-    run = msgspec.structs.replace(told.run, status=status)
-    summary = msgspec.structs.replace(told.summary, doubts=doubts)
-    assert tone(msgspec.structs.replace(told, run=run, summary=summary, judged=())) == expected
+    run = msgspec.structs.replace(told.account.run, status=status)
+    summary = msgspec.structs.replace(told.account.summary, doubts=doubts)
+    assert tone(msgspec.structs.replace(told.account, run=run, summary=summary, judged=())) == expected
 
 
 def test_several_runs_share_a_page_and_a_curve_against_their_load(tmp_path: Path) -> None:

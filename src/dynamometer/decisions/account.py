@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import msgspec
 
 from dynamometer.decisions.gate import Met, judge
@@ -40,8 +41,15 @@ def account(directory: Path, slo: Sequence[Objective] | None = None, steady: boo
     run = read_run(directory)
     objective = run.experiment.slo if slo is None else tuple(slo)
     with closing(open_run(directory)) as connection:
-        summary = summarize(connection, run, steady=steady, slo=objective)
-        judged = judge(connection, summary, objective)
+        return conclude(connection, run, objective, steady)
+
+
+def conclude(
+    connection: duckdb.DuckDBPyConnection, run: Run, slo: tuple[Objective, ...], steady: bool = True
+) -> Account:
+    """The same over an open connection, which then has the views for more questions."""
+    summary = summarize(connection, run, steady=steady, slo=slo)
+    judged = judge(connection, summary, slo)
     return Account(run, summary, judged, decide(summary, judged))
 
 

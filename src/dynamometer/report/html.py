@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-from dynamometer.decisions.gate import judge
+import msgspec
+
+from dynamometer.decisions.account import Account, conclude
 from dynamometer.errors import RecordError, UsageError
-from dynamometer.metrics.summary import summarize
 from dynamometer.record.clock import utc
 from dynamometer.record.store import open_run, read_run
 from dynamometer.report.figure import Axis, Figure, Heading, Row, curve
 from dynamometer.report.page import Page, Section, render
 from dynamometer.report.run_figures import run_figures
-from dynamometer.report.run_section import Told, run_section
+from dynamometer.report.run_section import run_section
 from dynamometer.report.run_tables import best_tail, latencies, load_text, side_by_side
 
 NAME = "report.html"
 MOST_RUNS = 60  # of one page, which then is still below 3 MB
 MAIN = ("percentiles", "throughput", "errors")  # pictures of a run that shares its page with others
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A run's account with its pictures."""
+
+    account: Account
+    figures: tuple[Figure, ...]
 
 
 def write_report(directory: Path) -> Path:
@@ -49,32 +58,31 @@ def write_page(page: Page, path: Path) -> Path:
 def tell(directory: Path) -> Told:
     """Reads a run's record and computes what its page shows."""
     run = read_run(directory)
-    with open_run(directory) as connection:
-        summary = summarize(connection, run)
-        metrics = {name: found.estimates for name, found in latencies(summary.metrics).items()}
-        judged = judge(connection, summary, run.experiment.slo)
-        return Told(run, summary, judged, run_figures(connection, metrics))
+    with closing(open_run(directory)) as connection:
+        found = conclude(connection, run, run.experiment.slo)
+        metrics = {name: value.estimates for name, value in latencies(found.summary.metrics).items()}
+        return Told(found, run_figures(connection, metrics))
 
 
 def run_page(told: Told) -> Page:
     """The page of one run."""
-    run = told.run
+    run = told.account.run
     title = f"{run.experiment.target.model or run.experiment.name}: {load_text(run.experiment.load)}"
     started = f"{utc(run.origin_wall_ns):%Y-%m-%d %H:%M} UTC, run {run.id}"
-    return Page(title, (run_section(told, told.figures, "run"),), started)
+    return Page(title, (run_section(told.account, told.figures, "run"),), started)
 
 
 def runs_page(runs: Sequence[Told]) -> Page:
     """The page of several runs."""
     sections = [
-        run_section(told, tuple(figure for figure in told.figures if figure.heading.name in MAIN), f"run-{at}")
+        run_section(told.account, tuple(one for one in told.figures if one.heading.name in MAIN), f"run-{at}")
         for at, told in enumerate(runs)
     ]
     overview = Section(
         "overview",
         "Side by side",
         f"{len(runs)} runs. Intervals that overlap prove nothing either way; dyno compare pairs the requests.",
-        tables=(side_by_side([(told.run, told.summary) for told in runs]),),
+        tables=(side_by_side([(told.account.run, told.account.summary) for told in runs]),),
         figures=_against_level(runs),
     )
     return Page(f"{len(runs)} runs", (overview, *sections))
@@ -82,7 +90,7 @@ def runs_page(runs: Sequence[Told]) -> Page:
 
 def _against_level(runs: Sequence[Told]) -> tuple[Figure, ...]:
     """Throughput and TTFT against the load, where the runs differ in it and in nothing else of the law."""
-    loads = [told.run.experiment.load for told in runs]
+    loads = [told.account.run.experiment.load for told in runs]
     closed = {load.law == "closed" for load in loads}
     levels = [float(load.concurrency) if load.law == "closed" else load.rate for load in loads]
     if len(closed) != 1 or len(set(levels)) < 3:
@@ -91,7 +99,7 @@ def _against_level(runs: Sequence[Told]) -> tuple[Figure, ...]:
     pace: list[Row] = []
     wait: list[Row] = []
     for level, told in sorted(zip(levels, runs, strict=True), key=lambda pair: pair[0]):
-        metrics = told.summary.metrics
+        metrics = told.account.summary.metrics
         tail_name, tail = best_tail(metrics.ttft_ms)
         for rows, series, found in (
             (pace, "output tokens/s", metrics.estimates["output_tokens_per_s"]),

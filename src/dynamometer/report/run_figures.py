@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import duckdb
 
@@ -13,7 +13,7 @@ from dynamometer.report.figure import Axis, Figure, Heading, Row, Rule, curve, d
 from dynamometer.report.series import Extent
 from dynamometer.report.shapes import boxes, histogram, lanes, stacked_over_time
 from dynamometer.types import Estimate
-from dynamometer.units import show, significant
+from dynamometer.units import show, show_bytes, significant
 
 Metrics = Mapping[str, Mapping[str, Estimate]]  # metric such as ttft_ms -> statistic -> Estimate
 LANES = 40
@@ -26,10 +26,13 @@ NINES = Axis(
     ticks=(1, 2, 4, 10, 20, 100, 1000, 10_000, 100_000),
     labels="datum.value <= 1 ? '0' : format(100 - 100 / datum.value, '~r')",
 )
-TITLES = {
-    "cpu_foreign_cores": ("CPU used by others", "cores", "What other processes took beside the engine and the client"),
-    "power_w": ("Power", "W", "Power of the devices under the load"),
+# unit at the end of a sensor's name -> title and axis
+UNITS = {
+    "cores": ("Who used the processor", "cores"),
+    "w": ("Power", "W"),
+    "bytes": ("Memory", "bytes"),
 }
+SENSORS = {"cpu_foreign_cores": "other processes", "cpu_client_cores": "this client", "cpu_engine_cores": "engine"}
 
 
 def run_figures(connection: duckdb.DuckDBPyConnection, metrics: Metrics) -> tuple[Figure, ...]:
@@ -193,22 +196,28 @@ def lateness(connection: duckdb.DuckDBPyConnection, span: Extent, metrics: Metri
 
 
 def sensors(connection: duckdb.DuckDBPyConnection, span: Extent, most: int = 6) -> list[Figure]:
-    """The neighbours' CPU first, then every other sensor that moved."""
-    found = series.sensors(connection, span)
-    names = sorted(found, key=lambda name: (name not in TITLES, name))
-    drawn = []
-    for name in names:
-        rows = found[name]
+    """One picture a unit: the processor's users first, then every other sensor that moved."""
+    by_unit: dict[str, list[Row]] = {}
+    for name, rows in series.sensors(connection, span).items():
         values = [float(row["value"] or 0) for row in rows]
-        if len(rows) < 2 or (name not in TITLES and math.isclose(min(values), max(values))):
-            continue
-        title, unit, words = TITLES.get(name, (name.replace("_", " "), "", "As the sensor read it"))
-        mean, most_seen = significant(sum(values) / len(values)), significant(max(values))
-        caption = f"{words}: mean {mean}, at most {most_seen} {unit}".rstrip() + "."
-        heading = Heading(f"sensor-{name}", title, caption)
-        labels = "format(datum.value, '~s')" if name.endswith("_bytes") else ""
-        drawn.append(curve(heading, rows, TIME, Axis("value", unit or title, zero=True, labels=labels)))
-    return drawn[:most]
+        if len(rows) > 1 and (name == "cpu_foreign_cores" or not math.isclose(min(values), max(values))):
+            unit = name.rpartition("_")[2]
+            label = SENSORS.get(name, name.removesuffix(f"_{unit}").replace("_", " "))
+            by_unit.setdefault(unit, []).extend({**row, "series": f"{label} {row['series']}".strip()} for row in rows)
+    ordered = sorted(by_unit, key=lambda unit: (list(UNITS).index(unit) if unit in UNITS else len(UNITS), unit))
+    return [_sensor(unit, by_unit[unit]) for unit in ordered[:most]]
+
+
+def _sensor(unit: str, rows: Sequence[Row]) -> Figure:
+    told = []
+    for name in dict.fromkeys(str(row["series"]) for row in rows):
+        values = [float(row["value"] or 0) for row in rows if row["series"] == name]
+        show_value = show_bytes if unit == "bytes" else significant
+        told.append(f"{name} {show_value(sum(values) / len(values))} (at most {show_value(max(values))})")
+    title, text = UNITS.get(unit, (unit, unit))
+    heading = Heading(f"sensors-{unit}", title, f"On average: {', '.join(told[:8])}.")
+    labels = "format(datum.value, '~s')" if unit == "bytes" else ""
+    return curve(heading, rows, TIME, Axis("value", text, zero=True, labels=labels))
 
 
 def life_lines(connection: duckdb.DuckDBPyConnection, span: Extent) -> Figure | None:

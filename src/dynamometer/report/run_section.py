@@ -8,14 +8,13 @@ from collections.abc import Mapping
 import msgspec
 
 from dynamometer.decisions import gate
-from dynamometer.decisions.gate import Met
-from dynamometer.decisions.verdict import decide
+from dynamometer.decisions.account import Account
 from dynamometer.metrics.summary import Summary
 from dynamometer.record.clock import utc
 from dynamometer.record.manifest import BLOT
 from dynamometer.report.figure import Figure
 from dynamometer.report.page import Fact, Facts, Key, Recipe, Section, Tone
-from dynamometer.report.run_tables import best_tail, load_text, rates_table, run_table
+from dynamometer.report.run_tables import best_tail, family_tables, load_text, rates_table, run_table
 from dynamometer.report.table import Table
 from dynamometer.types import Estimate, Experiment, Run
 from dynamometer.units import show_bytes, significant
@@ -23,42 +22,33 @@ from dynamometer.units import show_bytes, significant
 _LOGIN = re.compile(r"(?<=://)[^/\s@'\"]+@")  # user:password in a URL
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A run with what its rows say."""
-
-    run: Run
-    summary: Summary
-    judged: tuple[Met, ...]  # the run's own objective, limit by limit
-    figures: tuple[Figure, ...]
-
-
-def run_section(told: Told, figures: tuple[Figure, ...], anchor: str) -> Section:
-    """The section of one run with those of its figures that are to be shown. `anchor`: its name on the page."""
-    run, summary = told.run, told.summary
-    decision = decide(summary, told.judged)
+def run_section(found: Account, figures: tuple[Figure, ...], anchor: str) -> Section:
+    """The section of one run with the figures that are to be shown. `anchor`: its name on the page."""
+    run, summary, decision = found.run, found.summary, found.decision
     return Section(
         anchor=anchor,
         title=f"{run.experiment.name} ({load_text(run.experiment.load)})",
         verdict=decision.answer,
         badge=str(run.driver),
-        tone=tone(told),
-        because=(*(one.why for one in told.judged), *decision.flips),  # the doubts have a place of their own
+        tone=tone(found),
+        because=(*(one.why for one in found.judged), *decision.flips, *run.notes),  # the doubts have their own place
         key=key_figures(summary),
         doubts=summary.doubts,
-        tables=(run_table(summary), rates_table(summary), *_errors(summary)),
+        tables=(run_table(summary), rates_table(summary), *family_tables(summary), *_errors(summary)),
         figures=figures,
         environment=environment(run, summary),
         recipes=recipes(run),
     )
 
 
-def tone(told: Told) -> Tone:
+def tone(found: Account) -> Tone:
     """Red for a run that is invalid, answered nothing or misses its objective; amber for one with doubts."""
-    run, summary = told.run, told.summary
-    unusable = run.status == "invalid" or any(doubt.fatal for doubt in summary.doubts)
-    if unusable or not summary.metrics.requests_ok or any(one.met is False for one in told.judged):
+    run, summary = found.run, found.summary
+    if run.status == "invalid" or found.invalid or not summary.metrics.requests_ok:
         return "bad"
-    sure = all(one.met and one.sure for one in told.judged)
+    if any(one.met is False for one in found.judged):
+        return "bad"
+    sure = all(one.met and one.sure for one in found.judged)
     return "good" if sure and not summary.doubts and run.status == "complete" else "warn"
 
 
@@ -95,7 +85,7 @@ def _errors(summary: Summary) -> tuple[Table, ...]:
         (f"{row['outcome']}: {row['class']}", f"{row['requests']}", str(row["example"] or "")[:300])
         for row in summary.errors
     )
-    return (Table("What failed", ("", "requests", "for example"), rows, numbers=False),)
+    return (Table("Failed or stopped", ("", "requests", "for example"), rows, numbers=False),)
 
 
 def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:
@@ -113,7 +103,7 @@ def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:
         "objective": ", ".join(map(gate.text, experiment.slo)) or "none",
     }
     where: dict[str, str | int | float] = {
-        "endpoint": without_login(target.url),
+        "url": without_login(target.url),
         "model": target.model,
         "dialect": target.api,
         "headers": ", ".join(target.headers),
@@ -130,7 +120,7 @@ def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:
     groups: Mapping[str, Mapping[str, str | int | float]] = {
         "Run": about,
         "Asked": asked,
-        "Endpoint": {**where, **run.engine},
+        "Endpoint": {**run.engine, **where},
         "Machine": run.machine,
         "Client": run.client,
         "Versions": run.versions,
@@ -140,8 +130,12 @@ def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:
 
 
 def _facts(values: Mapping[str, str | int | float]) -> tuple[Fact, ...]:
-    shown = ((name.removesuffix("_bytes").replace("_", " "), fact_text(name, value)) for name, value in values.items())
-    return tuple(Fact(name, text) for name, text in shown if text)
+    shown = []
+    for name, value in values.items():
+        stem = name.removesuffix("_bytes")
+        label = f"{stem} size" if stem != name and stem in values else stem
+        shown.append(Fact(label.replace("_", " "), fact_text(name, value)))
+    return tuple(fact for fact in shown if fact.value)
 
 
 def fact_text(name: str, value: str | int | float) -> str:

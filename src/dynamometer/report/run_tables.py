@@ -83,16 +83,37 @@ def rates_table(summary: Summary) -> Table:
     return Table("Rates and counts", ("", "value", "interval"), tuple(rows), notes)
 
 
+def family_tables(summary: Summary) -> tuple[Table, ...]:
+    """One line a workload family, when there is more than one."""
+    if len(summary.families) < 2:
+        return ()
+    rows = [
+        (
+            name,
+            f"{family.ok}/{family.requests}",
+            *(_plain(value) for value in (family.input_tokens, family.output_tokens, family.ttft_ms.p50)),
+            *(_plain(value) for value in (family.tpot_ms.mean, family.e2e_ms.p50, family.stream_tokens_per_s)),
+        )
+        for name, family in summary.families.items()
+    ]
+    columns = ("", "ok", "tokens in", "out", "TTFT p50 (ms)", "TPOT mean (ms)", "E2E p50 (ms)", "tokens/s a stream")
+    return (Table("By workload family", columns, tuple(rows)),)
+
+
+def _plain(value: float | None) -> str:
+    return "n/a" if value is None else significant(value)
+
+
 def _value(estimate: Estimate) -> tuple[str, str]:
     value, _, interval = figure_text(estimate).partition("\n")
     return value, interval
 
 
 def best_tail(found: Distribution) -> tuple[str, Estimate]:
-    """The furthest of p99, p95, p90 and p50 that the sample can carry; the median with its reason if none."""
+    """The furthest of p99, p95, p90 and p50 that the sample bounds on both sides; else the median with its reason."""
     for name in TAILS:
         estimate = found.estimates[name]
-        if estimate.value is not None:
+        if estimate.value is not None and estimate.low is not None and estimate.high is not None:
             return name, estimate
     return "p50", found.estimates["p50"]
 
