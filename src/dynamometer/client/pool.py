@@ -20,6 +20,8 @@ from dynamometer.record.log import CANCEL, DUE, ERROR, PLAN, WireLog
 from dynamometer.types import Target
 
 _NS: Final = 1_000_000_000
+_CLOSERS: Final = 2  # so many connections closed right after their answer, and none is used twice
+_AT_ONCE_NS: Final = _NS  # "right after"
 _ABREAST: Final = 64  # connections opened at once: below the usual listen backlog of 128
 
 
@@ -36,6 +38,7 @@ class Pool:
         self._opening = 0
         self.spare = 0  # connections to hold ready beyond those in use
         self.opened = 0
+        self._closers = 0  # connections that the server closed right after an answer without having said so
         self.forget()
 
     def forget(self) -> None:
@@ -111,6 +114,10 @@ class Pool:
 
     def free(self, connection: Connection) -> None:
         self._account(connection)
+        if connection.used and self._closers >= _CLOSERS:
+            self._busy.discard(connection)
+            connection.close()
+            return
         waiting = self._waiting
         # a second attempt wants a fresh connection: another pooled one may be as stale as the first was
         if waiting and (waiting[0][2] == 1 or not connection.used):
@@ -122,8 +129,18 @@ class Pool:
 
     def gone(self, connection: Connection) -> None:
         self._account(connection)
+        idle = connection in self._idle
+        if idle and connection.used and self.now() - connection.last_ns < _AT_ONCE_NS:
+            self._closers += 1  # llama.cpp does so after each stream: a request sent in that moment would be lost
+            if self._closers == _CLOSERS:
+                self._drop_used()
         self._idle.pop(connection, None)
         self._busy.discard(connection)
+
+    def _drop_used(self) -> None:
+        for connection in [one for one in self._idle if one.used]:
+            del self._idle[connection]
+            connection.close()
 
     def again(self, call: Call, ended: Ended, attempt: int, sent_ns: int, wait_s: float) -> None:
         self.retries += 1
