@@ -30,6 +30,10 @@ RATES = {
     "attainment": 1,
     "error_rate": -1,
 }  # 1: more is better
+PACED = ("output_tokens_per_s", "requests_per_s", "goodput")  # rates that are known slice by slice
+SPEEDS = frozenset(
+    {*PER_REQUEST, "itl", "output_tokens_per_s", "requests_per_s"}
+)  # faster or slower; others better or worse
 RESAMPLES = 1000
 CELLS = 20_000_000  # resampled values for one figure at most
 BATCH_CELLS = 1_000_000  # of them in memory at once
@@ -149,7 +153,7 @@ def latency_changes(
         ratio = _interval(second / first if first > 0 else None, b / np.maximum(a, 1e-12), "", n, why, enough)
         noise = _noise([_statistic(v, q) for v in before], [_statistic(v, q) for v in after])
         noise = max(_halves(before, q), _halves(after, q)) if noise is None else noise
-        found.append(Change(metric, name, first, second, difference, ratio, noise, _verdict(difference, noise, -1)))
+        found.append(Change(metric, name, first, second, difference, ratio, noise, _verdict(metric, difference, noise)))
     return found
 
 
@@ -229,6 +233,8 @@ def _from_intervals(metric: str, statistic: str, baseline: Sequence[Measured], c
     a, b = _mean(before), _mean(after)
     unit = before[0].unit
     noise = _noise([e.value for e in before if e.value is not None], [e.value for e in after if e.value is not None])
+    if noise is None and metric in PACED:
+        noise = max(_halves([_pace(side[0], metric)], math.nan) for side in (baseline, candidate))
     if a.value is None or b.value is None:
         none = Estimate(None, None, None, min(a.n, b.n), unit, method=(a if a.value is None else b).method)
         return Change(metric, statistic, a.value, b.value, none, none, noise, NONE)
@@ -250,8 +256,12 @@ def _from_intervals(metric: str, statistic: str, baseline: Sequence[Measured], c
         difference,
         ratio,
         noise,
-        _verdict(difference, noise, RATES.get(metric, -1), statistic == ""),
+        _verdict(metric, difference, noise),
     )
+
+
+def _pace(measured: Measured, metric: str) -> Float64:
+    return views.columns_of(measured.connection, f"select {metric} from pace")[metric]
 
 
 def _square_and_add(a: Estimate, b: Estimate) -> tuple[float, float] | None:
@@ -288,13 +298,13 @@ def _mean(side: list[Estimate]) -> Estimate:
     )
 
 
-def _verdict(difference: Estimate, noise: float | None, better: int, rate: bool = False) -> str:
-    """`better` 1: more is better. A difference counts if its interval leaves out 0 and it is above the noise floor."""
+def _verdict(metric: str, difference: Estimate, noise: float | None) -> str:
+    """A difference counts if its interval leaves out 0 and it is above the noise floor."""
     value, low, high = difference.value, difference.low, difference.high
     if value is None or low is None or high is None or low <= 0 <= high or (noise is not None and abs(value) <= noise):
         return NONE
-    words = ("better", "worse") if rate and difference.unit == "" else ("faster", "slower")
-    return words[0] if value * better > 0 else words[1]
+    words = ("faster", "slower") if metric in SPEEDS else ("better", "worse")
+    return words[0] if value * RATES.get(metric, -1) > 0 else words[1]
 
 
 def _notes(baseline: Sequence[Measured], candidate: Sequence[Measured], paired: bool) -> tuple[str, ...]:

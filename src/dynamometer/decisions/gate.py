@@ -13,7 +13,7 @@ from dynamometer.decisions.compare import Change, Comparison
 from dynamometer.errors import GateFailed, UsageError
 from dynamometer.metrics import views
 from dynamometer.metrics.distribution import STATISTICS, Distribution
-from dynamometer.metrics.quantiles import survival, weighted
+from dynamometer.metrics.quantiles import quantile, survival, weighted
 from dynamometer.metrics.summary import Summary
 from dynamometer.types import Estimate, Objective
 from dynamometer.units import show, significant
@@ -140,7 +140,7 @@ def _judge(connection: duckdb.DuckDBPyConnection, summary: Summary, objective: O
     observed = observed_in(summary, objective.metric, objective.statistic)
     value = observed.value
     if value is None and objective.statistic in STATISTICS:
-        value = _of_sample(connection, objective.metric, STATISTICS[objective.statistic])
+        value = _of_sample(connection, objective, STATISTICS[objective.statistic], limit)
     if value is None:
         return Met(objective, observed, None, False, f"{text(objective)}: not seen ({observed.method})")
     met = holds(value, objective.op, limit)
@@ -165,11 +165,17 @@ def observed_in(summary: Summary, metric: str, statistic: str) -> Estimate:
     return found.estimates[statistic]
 
 
-def _of_sample(connection: duckdb.DuckDBPyConnection, metric: str, q: float) -> float | None:
-    samples = views.samples(connection, metric)
-    if samples.censored is not None:
-        return survival(samples.value, samples.censored).quantile(q)
-    return weighted(samples.value, samples.weight).quantile(q)
+def _of_sample(connection: duckdb.DuckDBPyConnection, objective: Objective, q: float, limit: float) -> float | None:
+    """The sample's own quantile. Where too many requests were unfinished, the bound below it if that misses the
+    limit."""
+    samples = views.samples(connection, objective.metric)
+    if samples.censored is None:
+        return weighted(samples.value, samples.weight).quantile(q)
+    found = survival(samples.value, samples.censored).quantile(q)
+    least = quantile(samples.value, q)
+    if found is None and least is not None and objective.op in ("<", "<=") and not holds(least, objective.op, limit):
+        return least
+    return found
 
 
 def holds(value: float, op: str, limit: float) -> bool:

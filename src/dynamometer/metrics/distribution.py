@@ -81,9 +81,7 @@ def _censored(samples: Samples, unit: str) -> dict[str, Estimate]:
     assert samples.censored is not None
     n, curve = len(samples.value), survival(samples.value, samples.censored)
     effective = intervals.effective_n(samples.value)
-    mean = curve.mean()
-    lower_bound = "Kaplan-Meier, restricted to the largest value seen: a lower bound where requests were unfinished"
-    found = {"mean": Estimate(mean, None, None, n, unit, method=lower_bound)}
+    found = {"mean": intervals.censored_mean(curve, effective, unit, n)}
     for name, q in STATISTICS.items():
         found[name] = intervals.censored(curve, q, effective, unit, n)
     return found

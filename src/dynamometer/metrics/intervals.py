@@ -148,6 +148,20 @@ def censored(curve: Survival, q: float, effective: float, unit: str, n: int) -> 
     return Estimate(value, min(low, value), high, n, unit, method="Kaplan-Meier: unfinished requests are censored")
 
 
+def censored_mean(curve: Survival, effective: float, unit: str, n: int) -> Estimate:
+    """The restricted mean; its variance by Greenwood's formula, multiplied by n / effective."""
+    value = curve.mean()
+    if value is None:
+        return Estimate(None, None, None, n, unit, method="every request was still unfinished" if n else "no sample")
+    method = "Kaplan-Meier, restricted to the largest value seen: a lower bound where requests were unfinished"
+    if len(curve.at) < 2 or effective < 2:
+        return Estimate(value, None, None, n, unit, method=method)
+    beyond = np.cumsum((np.diff(curve.at) * curve.share[:-1])[::-1])[::-1]  # area under S after each value but the last
+    step = np.diff(np.concatenate(([0.0], curve.variance_sum)))[:-1]
+    half = student(effective - 1) * math.sqrt(float(np.sum(beyond**2 * step)) * n / effective)
+    return Estimate(value, value - half, value + half, n, unit, method=method)
+
+
 def _last(curve: Survival) -> float | None:
     return float(curve.at[-1]) if len(curve.at) else None
 

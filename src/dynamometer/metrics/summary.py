@@ -212,14 +212,9 @@ def _goodput(
         return {"goodput": msgspec.structs.replace(none, unit="1/s"), "attainment": none}
     good = np.nan_to_num(good)
     seconds = (span.until_ns - span.from_ns) / 1e9
-    attained = intervals.share(good, "")
     rate = float(np.sum(good * rows["inside"])) / seconds if seconds > 0 else None
-    scale = len(good) / seconds if seconds > 0 else 0.0
-    low = high = None
-    if rate is not None and attained.low is not None and attained.high is not None:
-        half = (attained.high - attained.low) / 2 * scale
-        low, high = max(0.0, rate - half), rate + half
-    return {"goodput": Estimate(rate, low, high, len(good), "1/s", method=attained.method), "attainment": attained}
+    sliced = intervals.mean(views.columns_of(connection, "select goodput from pace")["goodput"], "1/s")
+    return {"goodput": _around(rate, sliced), "attainment": intervals.share(good, "")}
 
 
 def _in_flight(connection: duckdb.DuckDBPyConnection) -> Estimate:

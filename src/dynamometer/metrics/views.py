@@ -29,7 +29,7 @@ Bool = npt.NDArray[np.bool_]
 TABLES = ("answers", "gaps")  # kept as tables, since every view reads them
 LATENCIES = ("ttft", "ttft_due", "ttfa", "tpot", "itl", "icl", "e2e", "e2e_due", "stream_end", "lateness")
 LISTS = (
-    *("kept", "progress", "totals", "outcomes", "throughput", "pace", "goodput", "concurrency"),
+    *("kept", "progress", "totals", "outcomes", "throughput", "goodput", "pace", "concurrency"),
     *("errors", "finishes", "counting", "families", "groups", "server", "milestones", "flow", "facts", "evidence"),
 )
 LIMITS = ("ttft", "ttft_due", "tpot", "e2e", "e2e_due")  # metrics that a single request can meet or miss
