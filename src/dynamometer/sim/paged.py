@@ -38,7 +38,9 @@ class Paged:
 
     def __init__(self, blocks: int, block: int = 16, window: int = 0, share_prefixes: bool = False) -> None:
         if blocks < 1 or block < 1:
-            raise UsageError(f"the KV cache has {blocks} blocks of {block} tokens; nothing fits. Use less memory for weights")
+            raise UsageError(
+                f"the KV cache has {blocks} blocks of {block} tokens; nothing fits. Use less memory for weights"
+            )
         self.total, self.block, self.window = blocks, block, window
         self.used = 0
         self.cached = 0  # blocks of prefixes that nobody uses now; they count as free
@@ -180,7 +182,9 @@ class Contiguous:
 
     def __init__(self, tokens: int, longest: int) -> None:
         if tokens < longest:
-            raise UsageError(f"a contiguous cache of {tokens} tokens holds no sequence of {longest}; lower the maximum length")
+            raise UsageError(
+                f"a contiguous cache of {tokens} tokens holds no sequence of {longest}; lower the maximum length"
+            )
         self.total, self.used = tokens // longest, 0
         self.longest = longest
 

@@ -9,46 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import Protocol
 
-import msgspec
 import numpy as np
 
-from dynamometer.errors import UsageError
 from dynamometer.hardware.stepcost import StepCost, linear_table, pairs, window_pairs
-from dynamometer.policies.admission import Admission, accepts, rank
-from dynamometer.policies.batching import RULES, Batching, Room, holds
-from dynamometer.policies.eviction import WAYS, resume_tokens, victim
-from dynamometer.policies.speculation import Speculation
+from dynamometer.policies.admission import accepts, rank
+from dynamometer.policies.batching import RULES, Room, holds
+from dynamometer.policies.eviction import resume_tokens, victim
 from dynamometer.sim.batch import Batch
+from dynamometer.sim.door import Door
 from dynamometer.sim.kernel import NEVER
 from dynamometer.sim.paged import Memory
+from dynamometer.sim.rules import Rules, Sink
 from dynamometer.sim.sequence import NOT_YET, Sequence
 from dynamometer.sim.stretch import Stretch
-
-
-class Rules(msgspec.Struct, frozen=True):
-    """How the engine schedules. `swap_s`: time to move one token's cache over the host link; `keep_tokens`: keep every token's time."""
-
-    batching: Batching = Batching()
-    admission: Admission = Admission()
-    speculation: Speculation = Speculation()
-    preemption: str = "recompute"
-    swap_s: float = 0.0
-    keep_tokens: bool = True
-
-    def __post_init__(self) -> None:
-        if self.preemption not in WAYS:
-            raise UsageError(f"preemption is {self.preemption!r}; one of {', '.join(WAYS)}")
-        if self.swap_s < 0:
-            raise UsageError(f"the time to swap a token is {self.swap_s} s; give 0 or more")
-
-
-class Sink(Protocol):
-    """Where finished and refused sequences go."""
-
-    def finished(self, sequence: Sequence) -> None: ...
-    def refused(self, sequence: Sequence, now_s: float) -> None: ...
 
 
 class Replica:
@@ -68,11 +42,10 @@ class Replica:
         self.batch = Batch(memory, cost.window, guess, self._holds, rules.keep_tokens)
         self.in_flight = 0
         self.no_more = False  # no request will come any more: static batching flushes
-        self.door: deque[Sequence] = deque()  # on their way through the front end
+        self.door = Door(cost.host.accept_s, cost.host.arrive_s)  # requests on their way through the front end
         self.waiting: deque[Sequence] = deque()
         self.started: list[Sequence] = []  # prompts partly computed
-        self._door_free_s = 0.0
-        self._resting = True  # nothing is scheduled; a request may wake the engine at once
+        self.resting = True  # nothing is scheduled; a request may wake the engine at once
         self._run: Stretch | None = None
         self._second_s = 0.0  # when the run's second step was scheduled
         self._end_s = 0.0  # when the device ends its last scheduled step
@@ -94,18 +67,12 @@ class Replica:
         if not accepts(self.rules.admission, len(self.waiting) + len(self.door)):
             return self._refuse(sequence, "rate-limited: the queue is full", now_s)
         self.in_flight += 1
-        host = self.cost.host
-        self._door_free_s = max(now_s, self._door_free_s) + host.accept_s
-        sequence.visible_s = self._door_free_s + host.arrive_s
         blocked = self._fcfs and bool(self.waiting)
-        if sequence.visible_s > now_s:
-            self.door.append(sequence)
-        else:
-            self._queue(sequence)
+        self.door.enter(sequence, now_s)
         if self._run is not None:
-            return not blocked and self._cut(sequence.visible_s)
-        if self._resting and sequence.visible_s < self.wake_s:
-            self.wake_s = sequence.visible_s
+            return not blocked and self._cut(self.door.next_s())
+        if self.resting and self.door.next_s() < self.wake_s:
+            self.wake_s = self.door.next_s()
             return True
         return False
 
@@ -153,10 +120,11 @@ class Replica:
             self._stamp(now_s)
         if self._gone or self._ghosts:
             self._release(now_s)
-        while self.door and self.door[0].visible_s <= now_s:
-            self._queue(self.door.popleft())
+        if self.door:
+            for sequence in self.door.leave(now_s):
+                self._queue(sequence)
         until_s = NEVER
-        self._resting = False
+        self.resting = False
         if self.waiting or self.started:
             until_s = self._schedule(now_s)
             if until_s < 0:
@@ -326,8 +294,8 @@ class Replica:
             self.wake_s = self._second_s if run.steps == 1 else run.end_s(run.steps - 1)
         self._run = run
         self._end_s = run.end_s(run.steps)
-        if self.door and self.door[0].visible_s < self.wake_s:
-            self._cut(self.door[0].visible_s)
+        if self.door and self.door.next_s() < self.wake_s:
+            self._cut(self.door.next_s())
 
     def _advance(self, ends_s: list[float], steps: int) -> None:
         self._leaving.extend(self.batch.advance(ends_s, steps))
@@ -404,11 +372,15 @@ class Replica:
         """Nothing to schedule: wait for the last step's results, for the timeout of a batch, or for a request."""
         if self._fresh or self._leaving or self._open:
             self._stamp(max(self._end_s, now_s))
-        self._resting = True
+        self.resting = True
         if self._gone and (self.waiting or self.started or self._holds):
             until_s = min(until_s, max(done_s for done_s, _ in self._gone))
         elif self._ghosts and not self.batch.running and not self.started:
             until_s = now_s  # everyone else was preempted: the held batch is over
         if self.door:
-            until_s = min(until_s, self.door[0].visible_s)
+            until_s = min(until_s, self.door.next_s())
         self.wake_s = until_s
+
+    def close(self) -> None:
+        """After the last event: gives back what answers still hold, so that a leak would show."""
+        self._release(NEVER)

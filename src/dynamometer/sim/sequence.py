@@ -18,6 +18,7 @@ class Sequence:
         "end_tick",
         "error",
         "evictions",
+        "family",
         "first_lag_s",
         "first_s",
         "index",
@@ -37,6 +38,7 @@ class Sequence:
         "stop_tick",
         "think_s",
         "token_s",
+        "turn",
         "visible_s",
         "yields",
     )
@@ -51,6 +53,8 @@ class Sequence:
         self.prefix = -1  # key of a shared prefix, or −1
         self.prefix_tokens = 0
         self.session = ""
+        self.family = ""
+        self.turn = 0
         self.after = -1
         self.think_s = 0.0
         self.key = -1  # routing key
