@@ -60,16 +60,18 @@ class ClientReport(msgspec.Struct, frozen=True):
     cancelled: int
     client: Mapping[str, float]
     doubts: tuple[Doubt, ...]
+    workers_because: str = ""  # why there are so many client processes
 
 
-def report(tallies: Sequence[Tally], open_loop: bool) -> ClientReport:
-    """The account of a run."""
+def report(tallies: Sequence[Tally], open_loop: bool, workers: int = 0) -> ClientReport:
+    """The account of a run. `workers`: processes that asked; 0: one a tally."""
     late_ms, lag_ms = _pool(t.late_ns for t in tallies), _pool(t.lag_ns for t in tallies)
     answer_ms = _mean_answer_ms(tallies)
     doubts = _unique(doubt for tally in tallies for doubt in tally.doubts)
     doubts += _lateness(late_ms, lag_ms, answer_ms, open_loop)
     reasons = {tally.reason for tally in tallies}
-    stopped = bool(reasons & {"interrupt", "disk"})
+    # one worker that is refused stops the others; that is no interruption
+    stopped = "disk" in reasons or ("interrupt" in reasons and "refused" not in reasons)
     invalid = any(doubt.fatal for doubt in doubts)
     return ClientReport(
         status="interrupted" if stopped else "invalid" if invalid else "complete",
@@ -79,7 +81,7 @@ def report(tallies: Sequence[Tally], open_loop: bool) -> ClientReport:
         ended=sum(t.ended for t in tallies),
         failed=sum(t.failed for t in tallies),
         cancelled=sum(t.cancelled for t in tallies),
-        client=_figures(tallies, late_ms, lag_ms),
+        client={"workers": float(workers or len(tallies)), **_figures(tallies, late_ms, lag_ms)},
         doubts=doubts,
     )
 
@@ -88,7 +90,6 @@ def _figures(tallies: Sequence[Tally], late_ms: Samples, lag_ms: Samples) -> dic
     wall_s = max(t.wall_ns for t in tallies) * 1e-9
     cpu_s = sum(t.cpu_ns for t in tallies) * 1e-9
     figures = {
-        "workers": float(len(tallies)),
         "cpu_s": cpu_s,
         "cpu_cores": cpu_s / wall_s if wall_s else 0.0,
         "busiest_cpu_share": max(t.cpu_ns / t.wall_ns if t.wall_ns else 0.0 for t in tallies),

@@ -144,6 +144,17 @@ def shards(directory: Path) -> list[Path]:
     return one + sorted(directory.glob("wire.[0-9]*.log"), key=lambda path: int(path.name.split(".")[1]))
 
 
+def next_shard(directory: Path) -> int:
+    """The first free number for `wire.<i>.log`. What is asked again goes into a later shard than what it replaces."""
+    return max((int(path.name.split(".")[1]) + 1 for path in directory.glob("wire.[0-9]*.log")), default=0)
+
+
+def main_log(directory: Path) -> Path:
+    """Where one process writes: `wire.log`, unless there are shards: what is new must come after them."""
+    number = next_shard(directory)
+    return directory / (f"wire.{number}.log" if number else "wire.log")
+
+
 class Reached(msgspec.Struct, frozen=True):
     """How far a log got."""
 
