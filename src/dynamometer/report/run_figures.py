@@ -196,15 +196,16 @@ def lateness(connection: duckdb.DuckDBPyConnection, span: Extent, metrics: Metri
 
 
 def sensors(connection: duckdb.DuckDBPyConnection, span: Extent, most: int = 6) -> list[Figure]:
-    """One picture a unit: the processor's users first, then every other sensor that moved."""
+    """One picture a unit: the processor's users first, then every other sensor that moved, `most` pictures in all."""
     by_unit: dict[str, list[Row]] = {}
     for name, rows in series.sensors(connection, span).items():
         values = [float(row["value"] or 0) for row in rows]
         if len(rows) > 1 and (name == "cpu_foreign_cores" or not math.isclose(min(values), max(values))):
             unit = name.rpartition("_")[2]
+            unit = unit if unit in UNITS else name  # what has no unit in common has a picture of its own
             label = SENSORS.get(name, name.removesuffix(f"_{unit}").replace("_", " "))
             by_unit.setdefault(unit, []).extend({**row, "series": f"{label} {row['series']}".strip()} for row in rows)
-    ordered = sorted(by_unit, key=lambda unit: (list(UNITS).index(unit) if unit in UNITS else len(UNITS), unit))
+    ordered = [*(unit for unit in UNITS if unit in by_unit), *sorted(set(by_unit) - set(UNITS))]
     return [_sensor(unit, by_unit[unit]) for unit in ordered[:most]]
 
 
@@ -214,7 +215,7 @@ def _sensor(unit: str, rows: Sequence[Row]) -> Figure:
         values = [float(row["value"] or 0) for row in rows if row["series"] == name]
         show_value = show_bytes if unit == "bytes" else significant
         told.append(f"{name} {show_value(sum(values) / len(values))} (at most {show_value(max(values))})")
-    title, text = UNITS.get(unit, (unit, unit))
+    title, text = UNITS.get(unit, (unit.replace("_", " "), ""))
     heading = Heading(f"sensors-{unit}", title, f"On average: {', '.join(told[:8])}.")
     labels = "format(datum.value, '~s')" if unit == "bytes" else ""
     return curve(heading, rows, TIME, Axis("value", text, zero=True, labels=labels))

@@ -34,7 +34,7 @@ def run_section(found: Account, figures: tuple[Figure, ...], anchor: str) -> Sec
         because=(*(one.why for one in found.judged), *decision.flips, *run.notes),  # the doubts have their own place
         key=key_figures(summary),
         doubts=summary.doubts,
-        tables=(run_table(summary), rates_table(summary), *family_tables(summary), *_errors(summary)),
+        tables=(run_table(summary), rates_table(summary), *_errors(summary), *family_tables(summary)),
         figures=figures,
         environment=environment(run, summary),
         recipes=recipes(run),

@@ -20,6 +20,7 @@ from dynamometer.types import Estimate
 MOST_POINTS = 1000  # single requests that one picture shows; more are binned
 BINS = 80  # of time
 CURVE = 90  # points of a percentile curve
+DEVICES = 8  # of one sensor
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
@@ -223,12 +224,17 @@ def _parts(row: Mapping[str, Value]) -> list[Row]:
 
 
 def sensors(connection: duckdb.DuckDBPyConnection, span: Extent) -> dict[str, list[Row]]:
-    """By sensor name: `at_s`, `value` (mean of the bin), `series` (device). Only readings beside the load."""
+    """By sensor name: `at_s`, `value` (mean of the bin), `series` (device). Only readings beside the load.
+
+    Of a sensor with more devices than a picture can show the first DEVICES are given.
+    """
     found = fetch(
         connection,
-        "select name, device as series, (floor((at_ns - $zero) / 1e9 / $bin) + 0.5) * $bin as at_s, avg(value) as value"
-        " from samples where at_ns between $zero and $zero + $end * 1e9 group by all order by name, device, at_s",
-        {"zero": span.zero_ns, "bin": span.bin_s, "end": span.end_s},
+        "with binned as (select name, device as series, (floor((at_ns - $zero) / 1e9 / $bin) + 0.5) * $bin as at_s, avg(value) as value"
+        " from samples where at_ns between $zero and $zero + $end * 1e9 group by all)"
+        " select * from binned qualify dense_rank() over (partition by name order by series) <= $devices"
+        " order by name, series, at_s",
+        {"devices": DEVICES, "zero": span.zero_ns, "bin": span.bin_s, "end": span.end_s},
     )
     by_name: dict[str, list[Row]] = {}
     for row in found:
