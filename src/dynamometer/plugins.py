@@ -28,6 +28,8 @@ BUILT_IN: Final[dict[str, dict[str, str]]] = {
         "llamacpp": "dynamometer.engines.llamacpp:llamacpp",
         "triton": "dynamometer.engines.triton:triton",
         "sglang": "dynamometer.engines.sglang:sglang",
+        "kserve.vllm": "dynamometer.engines.kserve:vllm",
+        "kserve.trtllm": "dynamometer.engines.kserve:trtllm",
     },
     "workload": {
         "code": "dynamometer.workload.code:code",

@@ -1,0 +1,256 @@
+"""Triton over KServe v2 gRPC, for its vLLM and TensorRT-LLM backends: a request in, one call's bytes out, and back.
+
+Source: KServe's grpc_predict_v2 protocol and Triton's decoupled responses; tritonclient brings the messages. The body
+is gRPC's own: five bytes (flag, length) before each message. So a call is logged and read like any answer, in any
+split. What differs is the carrier: HTTP/2, which the wire client does not speak. `exchange` carries one call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import cache
+from typing import Final, Protocol, cast
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+
+from dynamometer.engines.dialect import HttpRequest
+from dynamometer.engines.fault import line
+from dynamometer.engines.ledger import CONTENT, MALFORMED, AnswerParser, Ledger
+from dynamometer.engines.post import api_key
+from dynamometer.engines.prompt import plain
+from dynamometer.engines.sse import MAX_EVENT_BYTES, Event
+from dynamometer.engines.triton import sampling
+from dynamometer.errors import TargetError, UsageError
+from dynamometer.plugins import optional
+from dynamometer.types import Request, Target
+
+METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+_HEAD: Final = struct.Struct(">BI")  # compressed or not, length
+
+
+class Splitter:
+    """Splits one body into messages. `overflow` turns True, for good, when one is larger than MAX_EVENT_BYTES."""
+
+    __slots__ = ("_tail", "idle", "overflow")
+
+    def __init__(self) -> None:
+        self._tail = bytearray()
+        self.idle = True
+        self.overflow = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        self._tail += data
+        found: list[Event] = []
+        at = 0
+        while len(self._tail) - at >= _HEAD.size:
+            compressed, length = _HEAD.unpack_from(self._tail, at)
+            if length > MAX_EVENT_BYTES:
+                self.overflow = True
+                self._tail.clear()
+                return found
+            end = at + _HEAD.size + length
+            if end > len(self._tail):
+                break
+            found.append(("compressed" if compressed else "", bytes(self._tail[at + _HEAD.size : end])))
+            at = end
+        del self._tail[:at]
+        self.idle = not self._tail
+        return found
+
+    def close(self) -> list[Event]:
+        return []  # half a message is none
+
+
+def framed(message: bytes) -> bytes:
+    return _HEAD.pack(0, len(message)) + message
+
+
+class _Value(Protocol):
+    bool_param: bool
+
+
+class _Tensor(Protocol):
+    name: str
+    datatype: str
+
+
+class _Response(Protocol):
+    outputs: Iterable[_Tensor]
+    raw_output_contents: Iterable[bytes]
+    parameters: Mapping[str, _Value]
+
+
+class _StreamResponse(Protocol):
+    error_message: str
+    infer_response: _Response
+
+
+class _Message(Protocol):
+    def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
+
+
+class _Messages(Protocol):
+    """The part of tritonclient.grpc.service_pb2 that is used here."""
+
+    ModelInferRequest: Callable[..., _Message]
+
+    class ModelStreamInferResponse(Protocol):
+        @staticmethod
+        def FromString(data: bytes) -> _StreamResponse: ...  # noqa: N802  protobuf's name
+
+
+@cache
+def _messages() -> _Messages:
+    optional("tritonclient", "kserve")
+    return cast("_Messages", optional("tritonclient.grpc.service_pb2", "kserve"))
+
+
+def _read(ledger: Ledger, events: list[Event], at_ns: int) -> None:
+    for name, data in events:
+        if ledger.ended:
+            return
+        try:
+            if name:
+                raise ValueError("a message is compressed")
+            response = _messages().ModelStreamInferResponse.FromString(data)
+            outputs = _outputs(response.infer_response)
+        except Exception as wrong:
+            # protobuf's DecodeError is no ValueError, and its class lives in a package that may be absent
+            if type(wrong).__name__ != "DecodeError" and not isinstance(wrong, ValueError | struct.error):
+                raise
+            ledger.fail(at_ns, MALFORMED, line(str(wrong)))
+            return
+        if response.error_message:
+            ledger.fail(at_ns, "error", line(response.error_message))
+            return
+        _one(ledger, outputs, at_ns)
+        final = response.infer_response.parameters
+        if "triton_final_response" in final and final["triton_final_response"].bool_param:
+            ledger.ended = True
+
+
+def _one(ledger: Ledger, outputs: Mapping[str, str | int], at_ns: int) -> None:
+    text, tokens = str(outputs.get("text_output", "")), int(outputs.get("num_output_tokens", 0))
+    finish = str(outputs.get("finish_reason", ""))
+    if text or tokens:
+        ledger.text(at_ns, CONTENT, text, tokens)
+        ledger.output_seen += tokens
+    elif not outputs:
+        ledger.frame(at_ns, "empty")
+    if "num_input_tokens" in outputs:
+        ledger.usage(at_ns, "prompt", int(outputs["num_input_tokens"]))
+    ledger.usage(at_ns, "output", ledger.output_seen or None)
+    if finish and finish != "None":
+        ledger.finish(at_ns, finish)
+
+
+def _outputs(response: _Response) -> dict[str, str | int]:
+    """First element of each tensor that is read here: texts and counts."""
+    found: dict[str, str | int] = {}
+    for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=False):
+        if tensor.datatype == "BYTES":
+            if raw:
+                (length,) = struct.unpack_from("<I", raw)
+                found[tensor.name] = raw[4 : 4 + length].decode("utf-8", "replace")
+        elif tensor.datatype in _NUMPY and raw:
+            found[tensor.name] = int(np.frombuffer(raw, _NUMPY[tensor.datatype], 1)[0])
+    return found
+
+
+_NUMPY: Final = {"UINT32": "<u4", "INT32": "<i4", "UINT64": "<u8", "INT64": "<i8"}
+
+
+class Kserve:
+    """`batched`: tensors have a batch dimension and the limit is a tensor, as TensorRT-LLM's ensemble has it."""
+
+    def __init__(self, name: str, batched: bool) -> None:
+        self._name, self._batched = name, batched
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+        if not target.model:
+            raise UsageError(f"Triton at {target.url} needs the model's name; give --model, e.g. ensemble")
+        prompt = plain(request, answers)
+        tensors = _trtllm(request, prompt) if self._batched else _vllm(request, prompt, target)
+        shape = [1, 1] if self._batched else [1]
+        message = _messages().ModelInferRequest(
+            model_name=target.model,
+            id=str(request.index),
+            inputs=[{"name": name, "datatype": kind, "shape": shape} for name, kind, _ in tensors],
+            raw_input_contents=[raw for _, _, raw in tensors],
+            parameters={"triton_enable_empty_final_response": {"bool_param": True}},
+        )
+        key = api_key(target)
+        headers = {"content-type": "application/grpc", "te": "trailers"}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        return HttpRequest("POST", METHOD, tuple(headers.items()), framed(message.SerializeToString()))
+
+    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
+        return AnswerParser(status, Splitter(), _read, None)
+
+
+def _vllm(request: Request, prompt: str, target: Target) -> list[tuple[str, str, bytes]]:
+    parameters = msgspec.json.encode({**sampling(request), **target.body})
+    flags = ("stream", "exclude_input_in_output", "return_finish_reason")
+    counts = ("return_num_input_tokens", "return_num_output_tokens")
+    return [
+        ("text_input", "BYTES", _bytes(prompt.encode())),
+        ("sampling_parameters", "BYTES", _bytes(parameters)),
+        *((name, "BOOL", b"\x01") for name in (*flags, *counts)),
+    ]
+
+
+def _trtllm(request: Request, prompt: str) -> list[tuple[str, str, bytes]]:
+    if not request.output_tokens:
+        raise UsageError(f"request {request.index} has no output limit; TensorRT-LLM demands one: give --output-tokens")
+    return [
+        ("text_input", "BYTES", _bytes(prompt.encode())),
+        ("max_tokens", "INT32", struct.pack("<i", request.output_tokens)),
+        ("stream", "BOOL", b"\x01"),
+    ]
+
+
+def _bytes(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
+
+
+async def exchange(target: Target, http: HttpRequest, now_ns: Callable[[], int]) -> AsyncIterator[tuple[int, bytes]]:
+    """Carries one call: (time of arrival, framed message), to be logged as `body` frames and fed to the parser.
+
+    `target.url` is grpc://HOST:PORT, or grpcs:// for TLS. Raises TargetError with gRPC's status when the call fails.
+    """
+    optional("grpc", "kserve")
+    import grpc
+
+    url = urlsplit(target.url)
+    if url.scheme not in ("grpc", "grpcs") or not url.hostname:
+        raise UsageError(f"the target's URL is {target.url!r}; give grpc://HOST:8001, or grpcs:// for TLS")
+    address = f"{url.hostname}:{url.port or 8001}"
+    options = [("grpc.max_receive_message_length", MAX_EVENT_BYTES)]
+    if url.scheme == "grpcs":
+        channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options)
+    else:
+        channel = grpc.aio.insecure_channel(address, options)
+    metadata = [(name, value) for name, value in http.headers if name not in ("content-type", "te")]
+    metadata += [(name.lower(), value) for name, value in target.headers.items()]
+    async with channel:
+        call = channel.stream_stream(METHOD)(
+            iter([http.body[_HEAD.size :]]), timeout=target.timeout_s, metadata=metadata
+        )
+        try:
+            async for part in call:
+                yield now_ns(), framed(part)
+        except grpc.aio.AioRpcError as wrong:
+            status = wrong.code().name.lower()
+            raise TargetError(f"{target.url} ended the call: {status}: {line(wrong.details() or '')}") from wrong
+
+
+vllm: Final = Kserve("kserve.vllm", batched=False)
+trtllm: Final = Kserve("kserve.trtllm", batched=True)
