@@ -32,6 +32,7 @@ import reference  # noqa: E402 - a script of the docs, not a package
 
 # what must not be in a file that leaves this place: folders of one machine, hosts of package registries
 MACHINE = ("/wor" + "k/", "/opt/dy" + "no", "/ro" + "ot/", "../sha" + "red", "/tm" + "p/h")
+IN_A_CONTAINER = ":/ro" + "ot/"  # the target of a mount; there it is the image's folder, not this machine's
 REGISTRIES = (
     "pypi" + ".org",
     "pythonhosted" + ".org",
@@ -166,6 +167,6 @@ def test_no_file_names_a_folder_of_one_machine_or_a_registry() -> None:
     for path in tracked():
         if path.suffix in (".png", ".parquet", ".gz", ".gguf") or path.name.endswith(".min.js"):
             continue
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace").replace(IN_A_CONTAINER, "")
         found += [f"{path.relative_to(ROOT)}: {word}" for word in (*MACHINE, *REGISTRIES) if word in text]
     assert found == []
