@@ -136,7 +136,7 @@ def predict(found: Saturation, x: float, extrapolate: bool = False) -> Estimate:
     if low <= x <= high:
         chosen = found.chosen
         centre = float(chosen.form.curve(chosen.theta, np.array([x]))[0])
-        half = student(_freedom(chosen.form, found.x), found.level) * chosen.spread
+        half = _half(found)
         how = f"{chosen.form.name}, held-out error"
     elif not extrapolate:
         raise Refused(
@@ -160,7 +160,12 @@ def _forecast(found: Saturation, x: float, doublings: float) -> tuple[float, flo
     centre = float(weights @ logs)
     between = float(weights @ (logs - centre) ** 2)
     z = NormalDist().inv_cdf(0.5 + found.level / 2)
-    return centre, z * math.sqrt(found.chosen.spread**2 + between + (_FORECAST * doublings) ** 2)
+    return centre, math.hypot(_half(found), z * math.sqrt(between), z * _FORECAST * doublings)
+
+
+def _half(found: Saturation) -> float:
+    """Half-width in log throughput of the interval for a run inside the measured range."""
+    return student(_freedom(found.chosen.form, found.x), found.level) * found.chosen.spread
 
 
 def _check(x: Float64, y: Float64) -> None:
