@@ -12,11 +12,10 @@ from typing import Final
 import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
-from dynamometer.engines.ledger import CONTENT, REASONING, TOOL, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, REASONING, TOOL, WHOLE, Ledger
 from dynamometer.engines.post import JSON_POST, join, post
 from dynamometer.engines.prompt import turns
-from dynamometer.engines.reading import each, failed, json_event, json_whole
-from dynamometer.engines.sse import Splitter
+from dynamometer.engines.reading import EventDialect, each, failed, json_event, json_whole
 from dynamometer.errors import UsageError
 from dynamometer.types import Request, Target
 
@@ -117,29 +116,21 @@ _read: Final = each(json_event(_DECODER, _event))
 _whole: Final = json_whole(_DECODER, _document)
 
 
-class Anthropic:
-    name = "anthropic"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        if not request.output_tokens:
-            raise UsageError(
-                f"request {request.index} has no output limit; this API demands one, so give --output-tokens"
-            )
-        said = turns(request, answers)
-        system = "\n\n".join(turn["content"] for turn in said if turn["role"] == "system")
-        fields = {
-            "model": target.model or None,
-            "max_tokens": request.output_tokens,
-            "system": system or None,
-            "messages": [turn for turn in said if turn["role"] != "system"],
-            "stop_sequences": list(request.stop) or None,
-            "stream": True,
-        }
-        headers = {**JSON_POST, "anthropic-version": VERSION}
-        return post(target, join(target, "/messages", "/v1"), fields, "x-api-key", headers)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    if not request.output_tokens:
+        raise UsageError(f"request {request.index} has no output limit; this API demands one, so give --output-tokens")
+    said = turns(request, answers)
+    system = "\n\n".join(turn["content"] for turn in said if turn["role"] == "system")
+    fields = {
+        "model": target.model or None,
+        "max_tokens": request.output_tokens,
+        "system": system or None,
+        "messages": [turn for turn in said if turn["role"] != "system"],
+        "stop_sequences": list(request.stop) or None,
+        "stream": True,
+    }
+    headers = {**JSON_POST, "anthropic-version": VERSION}
+    return post(target, join(target, "/messages", "/v1"), fields, "x-api-key", headers)
 
 
-anthropic: Final = Anthropic()
+anthropic: Final = EventDialect("anthropic", _ask, _read, _whole)

@@ -13,7 +13,6 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
-from dynamometer.engines.ledger import AnswerParser
 from dynamometer.engines.openai import chat, fields
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import turns
@@ -23,16 +22,10 @@ from dynamometer.types import Request, Target
 API_VERSION: Final = "2024-10-21"  # used unless the URL has ?api-version=…
 
 
-class Azure:
-    name = "azure"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        # hosted: the deployment is the model, and a field that the API does not know fails the request
-        body = {**fields(request, target), "model": None, "ignore_eos": None, "messages": turns(request, answers)}
-        return post(target, path(target), body, key_header="api-key")
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return chat.parser(status, headers)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    # hosted: the deployment is the model, and a field that the API does not know fails the request
+    body = {**fields(request, target), "model": None, "ignore_eos": None, "messages": turns(request, answers)}
+    return post(target, path(target), body, key_header="api-key")
 
 
 def path(target: Target) -> str:
@@ -49,4 +42,4 @@ def path(target: Target) -> str:
     return f"{found}{'&' if parts.query else '?'}api-version={API_VERSION}"
 
 
-azure: Final = Azure()
+azure: Final = msgspec.structs.replace(chat, name="azure", ask=_ask)

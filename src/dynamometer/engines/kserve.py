@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -18,9 +18,10 @@ import numpy as np
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import line
-from dynamometer.engines.ledger import CONTENT, MALFORMED, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, MALFORMED, Ledger
 from dynamometer.engines.post import api_key
 from dynamometer.engines.prompt import plain
+from dynamometer.engines.reading import EventDialect
 from dynamometer.engines.sse import MAX_EVENT_BYTES, Event
 from dynamometer.engines.triton import sampling
 from dynamometer.errors import TargetError, UsageError
@@ -163,37 +164,24 @@ def _outputs(response: _Response) -> dict[str, str | int]:
 _NUMPY: Final = {"UINT32": "<u4", "INT32": "<i4", "UINT64": "<u8", "INT64": "<i8"}
 
 
-class Kserve:
+def _ask(request: Request, target: Target, answers: Mapping[int, str], *, batched: bool) -> HttpRequest:
     """`batched`: tensors have a batch dimension and the limit is a tensor, as TensorRT-LLM's ensemble has it."""
-
-    def __init__(self, name: str, batched: bool) -> None:
-        self._name, self._batched = name, batched
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        if not target.model:
-            raise UsageError(f"Triton at {target.url} needs the model's name; give --model, e.g. ensemble")
-        prompt = plain(request, answers)
-        tensors = _trtllm(request, prompt) if self._batched else _vllm(request, prompt, target)
-        shape = [1, 1] if self._batched else [1]
-        message = _messages().ModelInferRequest(
-            model_name=target.model,
-            id=str(request.index),
-            inputs=[{"name": name, "datatype": kind, "shape": shape} for name, kind, _ in tensors],
-            raw_input_contents=[raw for _, _, raw in tensors],
-            parameters={"triton_enable_empty_final_response": {"bool_param": True}},
-        )
-        key = api_key(target)
-        headers = {"content-type": "application/grpc", "te": "trailers"}
-        if key:
-            headers["authorization"] = f"Bearer {key}"
-        return HttpRequest("POST", METHOD, tuple(headers.items()), framed(message.SerializeToString()))
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, None)
+    if not target.model:
+        raise UsageError(f"Triton at {target.url} needs the model's name; give --model, e.g. ensemble")
+    prompt = plain(request, answers)
+    tensors = _trtllm(request, prompt) if batched else _vllm(request, prompt, target)
+    message = _messages().ModelInferRequest(
+        model_name=target.model,
+        id=str(request.index),
+        inputs=[{"name": name, "datatype": kind, "shape": [1, 1] if batched else [1]} for name, kind, _ in tensors],
+        raw_input_contents=[raw for _, _, raw in tensors],
+        parameters={"triton_enable_empty_final_response": {"bool_param": True}},
+    )
+    key = api_key(target)
+    headers = {"content-type": "application/grpc", "te": "trailers"}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    return HttpRequest("POST", METHOD, tuple(headers.items()), framed(message.SerializeToString()))
 
 
 def _vllm(request: Request, prompt: str, target: Target) -> list[tuple[str, str, bytes]]:
@@ -252,5 +240,5 @@ async def exchange(target: Target, http: HttpRequest, now_ns: Callable[[], int])
             raise TargetError(f"{target.url} ended the call: {status}: {line(wrong.details() or '')}") from wrong
 
 
-vllm: Final = Kserve("kserve.vllm", batched=False)
-trtllm: Final = Kserve("kserve.trtllm", batched=True)
+vllm: Final = EventDialect("kserve.vllm", partial(_ask, batched=False), _read, splitter=Splitter)
+trtllm: Final = EventDialect("kserve.trtllm", partial(_ask, batched=True), _read, splitter=Splitter)

@@ -12,12 +12,11 @@ from typing import Final
 import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
-from dynamometer.engines.ledger import CONTENT, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, WHOLE, Ledger
 from dynamometer.engines.openai import Timings, server_timings
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain
-from dynamometer.engines.reading import each, failed, json_event, json_whole
-from dynamometer.engines.sse import Splitter
+from dynamometer.engines.reading import EventDialect, each, failed, json_event, json_whole
 from dynamometer.types import Request, Target
 
 
@@ -79,21 +78,15 @@ _read: Final = each(json_event(_DECODER, _event))
 _whole: Final = json_whole(_DECODER, _document)
 
 
-class LlamaCpp:
-    name = "llamacpp"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        fields = {
-            "prompt": plain(request, answers),
-            "n_predict": request.output_tokens or None,
-            "ignore_eos": True if request.ignore_eos else None,
-            "stop": list(request.stop) or None,
-            "stream": True,
-        }
-        return post(target, join(target, "/completion"), fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    fields = {
+        "prompt": plain(request, answers),
+        "n_predict": request.output_tokens or None,
+        "ignore_eos": True if request.ignore_eos else None,
+        "stop": list(request.stop) or None,
+        "stream": True,
+    }
+    return post(target, join(target, "/completion"), fields)
 
 
-llamacpp: Final = LlamaCpp()
+llamacpp: Final = EventDialect("llamacpp", _ask, _read, _whole)

@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
-from dynamometer.engines.ledger import CONTENT, REASONING, TOOL, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, REASONING, TOOL, WHOLE, Ledger
 from dynamometer.engines.ndjson import Splitter
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain, turns
-from dynamometer.engines.reading import each, failed, json_event
+from dynamometer.engines.reading import EventDialect, each, failed, json_event
 from dynamometer.types import Request, Target
 
 IMPLAUSIBLE: Final = 20  # a server that says it decoded so many times faster than its text was seen to come
@@ -115,27 +115,15 @@ def _fields(request: Request, target: Target) -> dict[str, object]:
     return {"model": target.model or None, "stream": True, "options": options}
 
 
-class OllamaChat:
-    name = "ollama.chat"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        fields = {**_fields(request, target), "messages": turns(request, answers)}
-        return post(target, join(target, "/api/chat"), fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, None)
+def _ask_chat(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    fields = {**_fields(request, target), "messages": turns(request, answers)}
+    return post(target, join(target, "/api/chat"), fields)
 
 
-class OllamaGenerate:
-    name = "ollama.generate"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        fields = {**_fields(request, target), "prompt": plain(request, answers)}
-        return post(target, join(target, "/api/generate"), fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, None)
+def _ask_generate(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    fields = {**_fields(request, target), "prompt": plain(request, answers)}
+    return post(target, join(target, "/api/generate"), fields)
 
 
-chat: Final = OllamaChat()
-generate: Final = OllamaGenerate()
+chat: Final = EventDialect("ollama.chat", _ask_chat, _read, splitter=Splitter)
+generate: Final = EventDialect("ollama.generate", _ask_generate, _read, splitter=Splitter)

@@ -13,11 +13,11 @@ import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain
-from dynamometer.engines.ledger import CHUNK, CONTENT, REASONING, REFUSAL, TOOL, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CHUNK, CONTENT, REASONING, REFUSAL, TOOL, WHOLE, Ledger
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain, turns
-from dynamometer.engines.reading import failed, json_event, json_whole
-from dynamometer.engines.sse import Event, Splitter
+from dynamometer.engines.reading import EventDialect, failed, json_event, json_whole
+from dynamometer.engines.sse import Event
 from dynamometer.errors import UsageError
 from dynamometer.types import Chunk, Request, Target
 
@@ -297,31 +297,15 @@ def fields(request: Request, target: Target) -> dict[str, object]:
     }
 
 
-class Chat:
-    """POST …/chat/completions."""
-
-    name = "openai.chat"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        path = join(target, "/chat/completions", "/v1")
-        return post(target, path, {**fields(request, target), "messages": turns(request, answers)})
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole, b'"content"')
+def _ask_chat(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    path = join(target, "/chat/completions", "/v1")
+    return post(target, path, {**fields(request, target), "messages": turns(request, answers)})
 
 
-class Completions:
-    """POST …/completions, with a bare prompt."""
-
-    name = "openai.completions"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        path = join(target, "/completions", "/v1")
-        return post(target, path, {**fields(request, target), "prompt": plain(request, answers)})
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole, b'"text"')
+def _ask_completions(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    path = join(target, "/completions", "/v1")
+    return post(target, path, {**fields(request, target), "prompt": plain(request, answers)})
 
 
-chat: Final = Chat()
-completions: Final = Completions()
+chat: Final = EventDialect("openai.chat", _ask_chat, _read, _whole, text_key=b'"content"')
+completions: Final = EventDialect("openai.completions", _ask_completions, _read, _whole, text_key=b'"text"')

@@ -1,19 +1,22 @@
-"""A JSON shape and what to do with it in, readers of events and of whole bodies out: what all JSON dialects share."""
+"""A JSON shape and what to do with it in, readers of events and of whole bodies out, and the dialect of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
+from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain
-from dynamometer.engines.ledger import MALFORMED, Ledger, ReadEvents, ReadWhole
-from dynamometer.engines.sse import COMMENT
+from dynamometer.engines.ledger import MALFORMED, AnswerParser, Ledger, ReadEvents, ReadWhole, Splits
+from dynamometer.engines.sse import COMMENT, Splitter
+from dynamometer.types import Request, Target
 
 Shape = TypeVar("Shape")
 ReadShape = Callable[[Ledger, Shape, bytes, int], None]  # ledger, decoded, its bytes, at_ns
+Ask = Callable[[Request, Target, Mapping[int, str]], HttpRequest]
 ReadEvent = Callable[[Ledger, str, bytes, int], None]  # ledger, event name, data, at_ns
 
 
@@ -76,3 +79,25 @@ def failed(ledger: Ledger, error: object, data: bytes, at_ns: int) -> bool:
     if error:
         ledger.fail(at_ns, *explain(data, "error"))
     return bool(error)
+
+
+class EventDialect(msgspec.Struct, frozen=True):
+    """A `dialect.Dialect` whose answers are events or, with `whole`, one document.
+
+    `ask` makes the request; `text_key` and `end_is_done` are those of `AnswerParser`.
+    """
+
+    name: str
+    ask: Ask
+    read: ReadEvents
+    whole: ReadWhole | None = None
+    splitter: Callable[[], Splits] = Splitter
+    text_key: bytes = b""
+    end_is_done: bool = False
+
+    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+        return self.ask(request, target, answers)
+
+    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
+        split = self.splitter()
+        return AnswerParser(status, split, self.read, self.whole, self.text_key, end_is_done=self.end_is_done)

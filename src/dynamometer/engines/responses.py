@@ -13,12 +13,11 @@ import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain, line
-from dynamometer.engines.ledger import CONTENT, REASONING, REFUSAL, TOOL, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, REASONING, REFUSAL, TOOL, WHOLE, Ledger
 from dynamometer.engines.openai import Timings, server_timings
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import turns
-from dynamometer.engines.reading import each, failed, json_event, json_whole
-from dynamometer.engines.sse import Splitter
+from dynamometer.engines.reading import EventDialect, each, failed, json_event, json_whole
 from dynamometer.types import Request, Target
 
 CHANNELS: Final = {
@@ -142,21 +141,15 @@ _read: Final = each(json_event(msgspec.json.Decoder(Event), _event))
 _whole: Final = json_whole(msgspec.json.Decoder(Response), _document)
 
 
-class Responses:
-    name = "openai.responses"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        fields = {
-            "model": target.model or None,
-            "input": turns(request, answers),
-            "max_output_tokens": request.output_tokens or None,
-            "ignore_eos": True if request.ignore_eos else None,
-            "stream": True,
-        }
-        return post(target, join(target, "/responses", "/v1"), fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    fields = {
+        "model": target.model or None,
+        "input": turns(request, answers),
+        "max_output_tokens": request.output_tokens or None,
+        "ignore_eos": True if request.ignore_eos else None,
+        "stream": True,
+    }
+    return post(target, join(target, "/responses", "/v1"), fields)
 
 
-responses: Final = Responses()
+responses: Final = EventDialect("openai.responses", _ask, _read, _whole)

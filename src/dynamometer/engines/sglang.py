@@ -13,11 +13,10 @@ import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import line
-from dynamometer.engines.ledger import CONTENT, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, WHOLE, Ledger
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain
-from dynamometer.engines.reading import each, failed, json_event, json_whole
-from dynamometer.engines.sse import Splitter
+from dynamometer.engines.reading import EventDialect, each, failed, json_event, json_whole
 from dynamometer.types import Request, Target
 
 
@@ -98,22 +97,16 @@ _read: Final = each(json_event(_DECODER, _event))
 _whole: Final = json_whole(_DECODER, _document)
 
 
-class SgLang:
-    name = "sglang"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        sampling: dict[str, object] = {}
-        if request.output_tokens:
-            sampling["max_new_tokens"] = request.output_tokens
-        if request.ignore_eos:
-            sampling["ignore_eos"] = True
-        if request.stop:
-            sampling["stop"] = list(request.stop)
-        fields = {"text": plain(request, answers), "sampling_params": sampling, "stream": True}
-        return post(target, join(target, "/generate"), fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    sampling: dict[str, object] = {}
+    if request.output_tokens:
+        sampling["max_new_tokens"] = request.output_tokens
+    if request.ignore_eos:
+        sampling["ignore_eos"] = True
+    if request.stop:
+        sampling["stop"] = list(request.stop)
+    fields = {"text": plain(request, answers), "sampling_params": sampling, "stream": True}
+    return post(target, join(target, "/generate"), fields)
 
 
-sglang: Final = SgLang()
+sglang: Final = EventDialect("sglang", _ask, _read, _whole)

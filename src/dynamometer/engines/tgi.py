@@ -13,11 +13,10 @@ import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import explain
-from dynamometer.engines.ledger import CONTENT, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, WHOLE, Ledger
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain
-from dynamometer.engines.reading import each, failed, json_event, json_whole
-from dynamometer.engines.sse import Splitter
+from dynamometer.engines.reading import EventDialect, each, failed, json_event, json_whole
 from dynamometer.types import Request, Target
 
 
@@ -78,20 +77,14 @@ _read: Final = each(json_event(_DECODER, _event))
 _whole: Final = json_whole(_DECODER, _document)
 
 
-class Tgi:
-    name = "tgi"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        parameters: dict[str, object] = {"details": True}
-        if request.output_tokens:
-            parameters["max_new_tokens"] = request.output_tokens
-        if request.stop:
-            parameters["stop"] = list(request.stop)
-        fields = {"inputs": plain(request, answers), "parameters": parameters}
-        return post(target, join(target, "/generate_stream"), fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    parameters: dict[str, object] = {"details": True}
+    if request.output_tokens:
+        parameters["max_new_tokens"] = request.output_tokens
+    if request.stop:
+        parameters["stop"] = list(request.stop)
+    fields = {"inputs": plain(request, answers), "parameters": parameters}
+    return post(target, join(target, "/generate_stream"), fields)
 
 
-tgi: Final = Tgi()
+tgi: Final = EventDialect("tgi", _ask, _read, _whole)

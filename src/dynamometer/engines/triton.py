@@ -14,11 +14,10 @@ from urllib.parse import quote
 import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
-from dynamometer.engines.ledger import CONTENT, WHOLE, AnswerParser, Ledger
+from dynamometer.engines.ledger import CONTENT, WHOLE, Ledger
 from dynamometer.engines.post import join, post
 from dynamometer.engines.prompt import plain
-from dynamometer.engines.reading import each, failed, json_event, json_whole
-from dynamometer.engines.sse import Splitter
+from dynamometer.engines.reading import EventDialect, each, failed, json_event, json_whole
 from dynamometer.errors import UsageError
 from dynamometer.types import Request, Target
 
@@ -82,30 +81,24 @@ def sampling(request: Request) -> dict[str, object]:
     return found
 
 
-class Triton:
-    name = "triton"
-
-    def request(self, request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
-        if not target.model and not target.url.rstrip("/").endswith("/generate_stream"):
-            raise UsageError(f"Triton at {target.url} needs the model's name in the path; give --model, e.g. ensemble")
-        fields = {
-            "text_input": plain(request, answers),
-            "stream": True,
-            "exclude_input_in_output": True,
-            "sampling_parameters": msgspec.json.encode(sampling(request)).decode(),
-            "return_num_input_tokens": True,
-            "return_num_output_tokens": True,
-            "return_finish_reason": True,
-            "max_tokens": request.output_tokens or None,  # TensorRT-LLM
-            "stop_words": list(request.stop) or None,
-        }
-        path = join(target, f"/v2/models/{quote(target.model, safe='')}/generate_stream")
-        if target.url.rstrip("/").endswith("/generate_stream"):
-            path = join(target, "/generate_stream")
-        return post(target, path, fields)
-
-    def parser(self, status: int, headers: Mapping[str, str]) -> AnswerParser:
-        return AnswerParser(status, Splitter(), _read, _whole, end_is_done=True)
+def _ask(request: Request, target: Target, answers: Mapping[int, str]) -> HttpRequest:
+    if not target.model and not target.url.rstrip("/").endswith("/generate_stream"):
+        raise UsageError(f"Triton at {target.url} needs the model's name in the path; give --model, e.g. ensemble")
+    fields = {
+        "text_input": plain(request, answers),
+        "stream": True,
+        "exclude_input_in_output": True,
+        "sampling_parameters": msgspec.json.encode(sampling(request)).decode(),
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "return_finish_reason": True,
+        "max_tokens": request.output_tokens or None,  # TensorRT-LLM
+        "stop_words": list(request.stop) or None,
+    }
+    path = join(target, f"/v2/models/{quote(target.model, safe='')}/generate_stream")
+    if target.url.rstrip("/").endswith("/generate_stream"):
+        path = join(target, "/generate_stream")
+    return post(target, path, fields)
 
 
-triton: Final = Triton()
+triton: Final = EventDialect("triton", _ask, _read, _whole, end_is_done=True)

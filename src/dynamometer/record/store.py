@@ -19,12 +19,13 @@ from dynamometer import plugins
 from dynamometer.engines.dialect import Dialect
 from dynamometer.engines.reply import Reply
 from dynamometer.errors import MissingPath, RecordError
+from dynamometer.record import manifest
 from dynamometer.record.decode import decode, replay, replies
 from dynamometer.record.log import shards
 from dynamometer.record.rows import Column, Events, Fact, Plan, Rows, plan_columns, type_name
 from dynamometer.types import Provenance, Run
 
-FORMAT: Final = 1  # of the record; Run.format
+read_run: Final = manifest.read
 _DECODER: Final = 1  # raised when rows made from the same log change, so that old Parquet counts as stale
 
 _SQL_TYPES: Final = {"int": "INTEGER", "str": "VARCHAR", "float": "DOUBLE", "bool": "BOOLEAN"}
@@ -45,33 +46,6 @@ SAMPLE_COLUMNS: Final = {
     "value": "DOUBLE",
 }
 TABLES: Final = {"requests": REQUEST_COLUMNS, "events": EVENT_COLUMNS, "samples": SAMPLE_COLUMNS}
-
-
-def read_run(directory: Path) -> Run:
-    """The manifest, checked for a version that this program reads."""
-    path = directory / "run.json"
-    try:
-        body = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingPath(f"{directory} is no run: it has no run.json; dyno runs FOLDER lists runs") from None
-    except OSError as wrong:
-        raise RecordError(f"{path} cannot be read: {wrong.strerror}") from wrong
-    try:
-        version = msgspec.json.decode(body, type=_Version).format
-        if version != FORMAT:
-            age = (
-                "a newer dynamometer; update this one" if version > FORMAT else "an older one; export it with that one"
-            )
-            raise RecordError(
-                f"{path} has record format {version}, this version reads {FORMAT}: it was written by {age}"
-            )
-        return msgspec.json.decode(body, type=Run)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise RecordError(f"{path} is damaged: {wrong}") from wrong
-
-
-class _Version(msgspec.Struct):
-    format: int
 
 
 def list_runs(folder: Path) -> list[tuple[Path, Run | RecordError]]:
