@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from wire_run import MS, record, rows, summary_of
 
 from dynamometer import plugins
+from dynamometer.client.endpoint import endpoint, serialize
 from dynamometer.engines.dialect import Dialect
 from dynamometer.engines.reply import assemble
 from dynamometer.errors import UsageError
@@ -639,6 +640,9 @@ def test_each_api_gets_its_key_under_its_own_header(
     assert {name: text for name, text in headers.items() if "s3cret" in text} == {header: value}
     if name == "anthropic":
         assert headers["anthropic-version"] == "2023-06-01"
+    target = Target("http://h", "m", api_key_env="DYNO_TEST_KEY")
+    sent = serialize(dialect(name).request(ASK, target, {}), endpoint(target, {"DYNO_TEST_KEY": "s3cret"})).decode()
+    assert [line for line in sent.split("\r\n") if "s3cret" in line] == [f"{header}: {value}"]
 
 
 def test_a_users_options_do_not_lose_the_limit() -> None:

@@ -68,6 +68,8 @@ def _head(method: str, path: str, headers: Headers, at: Endpoint) -> bytes:
     taken = {name.lower() for name, _ in at.users}
     chosen = [(name, value) for name, value in headers if name.lower() not in taken]
     taken |= {name.lower() for name, _ in chosen}
+    if taken & {"api-key", "x-api-key"}:
+        taken.add("authorization")  # the dialect carries the key its own way; a second credential can be refused
     chosen += [(name, value) for name, value in at.ours if name not in taken]
     lines = [f"{method} {path} HTTP/1.1", f"host: {at.authority}"]
     lines += [f"{name}: {value}" for name, value in (*chosen, *at.users)]
