@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dynamometer.errors import UsageError
-from dynamometer.types import Message, Request
+from dynamometer.types import Request
 
 
 def turns(request: Request, answers: Mapping[int, str]) -> list[dict[str, str]]:
@@ -35,8 +35,3 @@ def plain(request: Request, answers: Mapping[int, str]) -> str:
     if len(messages) == 1:
         return messages[0]["content"]
     return "\n\n".join(f"{m['role']}: {m['content']}" for m in messages) + "\n\nassistant:"
-
-
-def user(text: str) -> tuple[Message, ...]:
-    """A conversation of one user message."""
-    return (Message("user", text),)
