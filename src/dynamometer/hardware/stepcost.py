@@ -9,6 +9,7 @@ time, because an engine must launch a step before it can end. Source of the form
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -73,8 +74,9 @@ def linear(cost: StepCost, tokens: float) -> float:
     return times[i] + slope * (tokens - knots[i])
 
 
-def linear_table(cost: StepCost, size: int) -> list[float]:
-    """`linear` for 0 … size−1 tokens, for look-ups in a loop."""
+@lru_cache(maxsize=16)
+def linear_table(cost: StepCost, size: int) -> tuple[float, ...]:
+    """`linear` for 0 … size−1 tokens, for look-ups in a loop; engines of one kind share it."""
     import numpy as np
 
     count = np.arange(size, dtype=np.float64)
@@ -83,7 +85,7 @@ def linear_table(cost: StepCost, size: int) -> list[float]:
         slope = (cost.linear_s[-1] - cost.linear_s[-2]) / (cost.tokens[-1] - cost.tokens[-2])
         table += slope * np.maximum(0.0, count - cost.tokens[-1])
     table[0] = 0.0
-    return [float(value) for value in table]
+    return tuple(table.tolist())
 
 
 def pairs(new: int, past: int) -> float:

@@ -39,6 +39,8 @@ def mix(number: int) -> int:
 
 RULES = {"round-robin": round_robin, "least-loaded": least_loaded, "two-choices": two_choices, "affinity": affinity}
 
+BLIND = frozenset({"round-robin"})  # rules that look at no load
+
 
 def rule(name: str) -> object:
     """The routing function of that name."""

@@ -7,6 +7,7 @@ it ends (known, because its length is) or fills its attention window.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from dynamometer.sim.paged import Memory, Paged
 from dynamometer.sim.sequence import Sequence
 
 _KEPT_TICKS = 100_000
+NO_TIMES: Final[list[float]] = []
+_NOBODY: Final[list[Sequence]] = []
 
 
 class Batch:
@@ -107,9 +110,12 @@ class Batch:
         self.tick += steps
         self.context += self.n * steps * self.gain
         self.windowed += self.growing * steps
-        self._times.extend(ends_s)
-        ended: list[Sequence] = []
+        if ends_s:
+            self._times.extend(ends_s)
         stops, tick = self._stops, self.tick
+        if not stops or stops[0][0] > tick:
+            return _NOBODY
+        ended: list[Sequence] = []
         while stops and stops[0][0] <= tick:
             at_tick, sequence = heappop(stops)
             if sequence.stop_tick != at_tick:

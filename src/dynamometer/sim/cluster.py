@@ -7,14 +7,13 @@ many per token, and the decode engines go on from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
 from heapq import heappop, heappush
 from typing import Protocol
 
 import msgspec
 
 from dynamometer.errors import UsageError
-from dynamometer.policies.routing import RULES
+from dynamometer.policies.routing import BLIND, RULES
 from dynamometer.sim.feed import ClosedFeed, OpenFeed, Streams
 from dynamometer.sim.kernel import NEVER, Timeline
 from dynamometer.sim.replica import Replica
@@ -39,6 +38,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 NO_LINK = Link()
+LAST_S = 1e300  # any time at all, but not NEVER
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -98,6 +98,9 @@ class Cluster:
         self.decoders = [decoders[0](self, count + i) for i in range(decoders[1])] if decoders else []
         self._asked: dict[int, int] = {}  # disaggregated: the whole answer's length
         self._turn = self._turn_decode = 0
+        self._loads, self._decoder_loads = _share_loads(self.replicas), _share_loads(self.decoders)
+        self._blind = route in BLIND
+        self._alone = False  # nothing links the engines: each runs on its own between its arrivals
         self._courier = _Courier()
         self._feed: OpenFeed | ClosedFeed | None = None
         self._follows = False  # completions matter to the feed
@@ -105,6 +108,7 @@ class Cluster:
     def run_open(self, sequences: Iterator[Sequence], conversations: bool = False) -> Outcome:
         """Submits at the sequences' due times, which ascend, and runs until every answer is complete."""
         self._follows = conversations
+        self._alone = self._blind and not conversations and not self._split
         return self._run(OpenFeed(sequences, self._submit, self._no_more))
 
     def run_closed(self, sequences: Iterator[Sequence], streams: Streams) -> Outcome:
@@ -120,6 +124,10 @@ class Cluster:
         self._no_more(end_s)  # a stream that ended by time leaves a partial static batch behind
         end_s = timeline.run()
         engines = [*self.replicas, *self.decoders]
+        if self._alone:
+            for engine in engines:
+                engine.catch_up(LAST_S)
+            end_s = max(engine.now_s for engine in engines)
         for engine in engines:
             engine.close()
         return Outcome(
@@ -135,9 +143,15 @@ class Cluster:
 
     def _no_more(self, now_s: float) -> None:
         for replica in [*self.replicas, *self.decoders]:
+            if self._alone:
+                replica.catch_up(now_s)
             replica.no_more = True
             if replica.waiting and replica.resting:
-                self.timeline.wake(replica, max(now_s, self.timeline.now_s))
+                at_s = max(now_s, self.timeline.now_s)
+                if self._alone:
+                    replica.wake_s = min(replica.wake_s, at_s)
+                else:
+                    self.timeline.wake(replica, at_s)
 
     def _submit(self, sequence: Sequence, now_s: float) -> None:
         engines = self.replicas
@@ -147,9 +161,12 @@ class Cluster:
         if len(engines) == 1:
             chosen = engines[0]
         else:
-            chosen = engines[self._route(self._turn, sequence.key, _loads(engines))]
+            chosen = engines[self._route(self._turn, sequence.key, self._loads)]
             self._turn += 1
-        if chosen.arrive(sequence, now_s):
+        if self._alone:
+            chosen.catch_up(now_s)
+            chosen.arrive(sequence, now_s)
+        elif chosen.arrive(sequence, now_s):
             self.timeline.wake(chosen, chosen.wake_s)
 
     def finished(self, sequence: Sequence) -> None:
@@ -188,10 +205,18 @@ class Cluster:
             self.timeline.wake(self._courier, self._courier.next_s())
 
     def _to_decoder(self, sequence: Sequence, now_s: float) -> None:
-        chosen = self.decoders[self._route(self._turn_decode, sequence.key, _loads(self.decoders))]
+        chosen = self.decoders[self._route(self._turn_decode, sequence.key, self._decoder_loads)]
         self._turn_decode += 1
         if chosen.arrive(sequence, now_s):
             self.timeline.wake(chosen, chosen.wake_s)
+
+
+def _share_loads(engines: list[Replica]) -> list[int]:
+    """One list of requests in flight that the engines keep and the router reads."""
+    loads = [0] * len(engines)
+    for place, engine in enumerate(engines):
+        engine.loads, engine.place = loads, place
+    return loads
 
 
 class _Prefilled:
@@ -205,7 +230,3 @@ class _Prefilled:
 
     def refused(self, sequence: Sequence, now_s: float) -> None:
         self._cluster.refused(sequence, now_s)
-
-
-def _loads(engines: Many[Replica]) -> list[int]:
-    return [engine.in_flight for engine in engines]

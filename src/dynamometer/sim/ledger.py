@@ -168,7 +168,7 @@ def _full(done: list[Sequence]) -> Table:
     share = np.concatenate([np.arange(1, k + 1) / k for k in later if k]) if later.sum() else np.zeros(0)
     start = np.repeat(c.first_seen_s - c.first_s, later)
     end = np.repeat(c.last_seen_s - c.last_s, later)
-    counts = np.concatenate([s.yields or [1] * len(s.token_s) for s in done]) if later.sum() else np.zeros(0)
+    counts = np.concatenate([list(s.yields) or [1] * len(s.token_s) for s in done]) if later.sum() else np.zeros(0)
     tokens = np.empty(len(times), dtype=_ROW)
     seen = np.minimum(times + start + (end - start) * share, np.repeat(c.last_seen_s, later))
     tokens["request"], tokens["kind"] = np.repeat(c.index, later), KIND_CODE["chunk"]

@@ -143,7 +143,10 @@ class Paged:
 
     def grow(self, tick: int, ticks: int) -> None:
         """`ticks` tokens for everyone."""
-        need = self._need(tick, ticks)
+        block, phase = self.block, self._phase
+        need = ticks // block * self._growing
+        for step in range(tick, tick + ticks % block):
+            need += phase[-step % block]
         if need > self.total - self.used - self.cached:
             self._make_room(need)
         self.used += need

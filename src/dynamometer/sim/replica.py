@@ -12,14 +12,15 @@ from itertools import islice
 
 import numpy as np
 
-from dynamometer.hardware.stepcost import StepCost, linear_table, pairs, window_pairs
+from dynamometer.hardware.stepcost import StepCost
 from dynamometer.policies.admission import accepts, rank
 from dynamometer.policies.batching import RULES, Room, holds
 from dynamometer.policies.eviction import resume_tokens, victim
-from dynamometer.sim.batch import Batch
+from dynamometer.sim.batch import NO_TIMES, Batch
 from dynamometer.sim.door import Door
 from dynamometer.sim.kernel import NEVER
 from dynamometer.sim.paged import Memory
+from dynamometer.sim.pricing import Pricing
 from dynamometer.sim.rules import Rules, Sink
 from dynamometer.sim.sequence import NOT_YET, Sequence
 from dynamometer.sim.stretch import Stretch
@@ -30,17 +31,16 @@ class Replica:
 
     def __init__(self, cost: StepCost, rules: Rules, memory: Memory, sink: Sink, seed: int = 0) -> None:
         self.wake_s = NEVER
+        self.now_s = 0.0
+        self.loads, self.place = [0], 0  # requests in flight, of all engines behind one router; this engine's is at `place`
         self.cost, self.rules, self.memory, self.sink = cost, rules, memory, sink
         batching, guess = rules.batching, rules.speculation
         self._plan, self._holds, self._fcfs = RULES[batching.name], holds(batching), rules.admission.order == "fcfs"
-        self._width = guess.draft + 1  # tokens of a sequence in a decode step
-        self._drag = 1.0 + guess.draft * guess.draft_cost
-        self._linear = linear_table(cost, max(batching.tokens, batching.size * self._width) + batching.size + 2)
         self._chance = np.random.default_rng([seed, 0xD1])
-        self._graph_s: list[float] = []
-        self._eager_s: list[float] = []
+        most_tokens = max(batching.tokens, batching.size * (guess.draft + 1)) + batching.size
+        self._price = Pricing(cost, guess, most_tokens, self._chance)
+        self._width, self._ahead, self._keep = self._price.width, cost.depth == 2, rules.keep_tokens
         self.batch = Batch(memory, cost.window, guess, self._holds, rules.keep_tokens)
-        self.in_flight = 0
         self.no_more = False  # no request will come any more: static batching flushes
         self.door = Door(cost.host.accept_s, cost.host.arrive_s)  # requests on their way through the front end
         self.waiting: deque[Sequence] = deque()
@@ -66,7 +66,7 @@ class Replica:
             return self._refuse(sequence, "context: prompt and answer do not fit into the KV cache", now_s)
         if not accepts(self.rules.admission, len(self.waiting) + len(self.door)):
             return self._refuse(sequence, "rate-limited: the queue is full", now_s)
-        self.in_flight += 1
+        self.loads[self.place] += 1
         blocked = self._fcfs and bool(self.waiting)
         self.door.enter(sequence, now_s)
         if self._run is not None:
@@ -115,13 +115,15 @@ class Replica:
         run = self._run
         if run is not None:
             self._run = None
-            self._advance(run.ends_s() if self.rules.keep_tokens else [], run.steps)
-        if self.cost.depth == 1:
+            self.busy_s += self._end_s - run.first_s
+            self._advance(run.ends_s() if self._keep else NO_TIMES, run.steps)
+        if not self._ahead:
             self._stamp(now_s)
         if self._gone or self._ghosts:
             self._release(now_s)
-        if self.door:
-            for sequence in self.door.leave(now_s):
+        door = self.door
+        if door.inside or door.ready:
+            for sequence in door.leave(now_s):
                 self._queue(sequence)
         until_s = NEVER
         self.resting = False
@@ -129,10 +131,14 @@ class Replica:
             until_s = self._schedule(now_s)
             if until_s < 0:
                 return
-        if self.batch.running and self._carry_on(now_s):
-            self._start_run(now_s)
-        else:
+        if not self.batch.running or not self._start_run(now_s):
             self._rest(now_s, until_s)
+
+    def catch_up(self, until_s: float) -> None:
+        """Acts on its own up to a time. Only for an engine that nobody watches in between."""
+        while self.wake_s <= until_s:
+            self.now_s, self.wake_s = self.wake_s, NEVER
+            self.act(self.now_s)
 
     def _schedule(self, now_s: float) -> float:
         """Lets prompts in as the rule says: −1 if a step was started, else when to look again."""
@@ -145,7 +151,7 @@ class Replica:
         queue = [s.remaining for s in started]
         queue.extend(s.remaining for s in islice(waiting, slots))
         oldest_s = waiting[0].visible_s if waiting else now_s
-        last = self.no_more and not self.door
+        last = self.no_more and not len(self.door)
         room = Room(now_s, batch.n * self._width, slots, len(started), oldest_s, last)
         step = self._plan(self.rules.batching, queue, room)
         chunks = self._let_in(now_s, step.chunks) if step.chunks else []
@@ -200,62 +206,41 @@ class Replica:
 
     def _mixed_step(self, now_s: float, chunks: list[tuple[Sequence, int]], decode: bool) -> None:
         """One step with prompt tokens, and with decoding if the rule says so."""
-        cost, batch = self.cost, self.batch
-        tokens = batch.n * self._width if decode else 0
-        device_s = self._extra_s
-        self._extra_s = 0.0
-        if decode:
-            device_s += cost.context_s * batch.context + cost.window_s * batch.windowed
-        longest = max(count for _, count in chunks)
+        batch = self.batch
+        n = batch.n if decode else 0
+        longest = max(count for _, count in chunks) if self._holds else 0
+        sizes: list[tuple[int, int]] = []
+        sampled = n
         for sequence, count in chunks:
             past = sequence.prompt + sequence.produced - sequence.remaining
-            size = longest if self._holds else count  # a static batch is padded to its longest prompt
-            tokens += size
-            device_s += cost.pair_s * pairs(size, past)
-            if cost.window_pair_s:
-                device_s += cost.window_pair_s * window_pairs(size, past, cost.window)
+            sizes.append((longest or count, past))  # a static batch is padded to its longest prompt
             sequence.remaining -= count
-        sampled = sum(not sequence.remaining for sequence, _ in chunks) + (batch.n if decode else 0)
-        device_s += self._line(tokens) + cost.sequence_s * sampled
-        self._place_step(now_s, device_s, self._launch(tokens))
+            if not sequence.remaining:
+                sampled += 1
+        device_s, tokens = self._price.prompts_s(sizes, n, batch.context, batch.windowed)
+        device_s += self.cost.sequence_s * sampled + self._extra_s
+        self._extra_s = 0.0
+        self._place_step(now_s, device_s, self._price.launch_prompts_s(tokens))
         self.prefill_steps += 1
-        if decode:
-            self._advance([self._end_s] if self.rules.keep_tokens else [], 1)
-        for sequence, _ in chunks:
-            if sequence.remaining == 0:
-                self.started.remove(sequence)
-                self._prompt_done(sequence)
+        if n:
+            self._advance([self._end_s] if self._keep else NO_TIMES, 1)
+        if sampled > n:
+            self.started = [sequence for sequence in self.started if sequence.remaining]
+            for sequence, _ in chunks:
+                if not sequence.remaining:
+                    self._prompt_done(sequence)
 
     def _place_step(self, now_s: float, device_s: float, launch_s: float) -> None:
         """Puts a step on the device's and the host's time line and plans the next scheduling point."""
         self.busy_s += device_s
-        if self.cost.depth == 1:
+        if not self._ahead:
             self._end_s = self.wake_s = now_s + launch_s + device_s
             return
         after_s = max(now_s + launch_s, self._end_s)
         self._stamp(after_s)
-        start_s = max(self._end_s, now_s + self.cost.host.prepare_s)
+        start_s = max(self._end_s, now_s + self._price.prepare_s)
         self._end_s = max(start_s + device_s, now_s + launch_s)
         self.wake_s = after_s
-
-    def _line(self, tokens: int) -> float:
-        table = self._linear
-        if tokens < len(table):
-            return table[tokens]
-        return table[-1] + (tokens - len(table) + 1) * (table[-1] - table[-2])
-
-    def _launch(self, tokens: int) -> float:
-        """The host's time to launch a step with prompt tokens, drawn from those it has been seen to take."""
-        host = self.cost.host
-        if tokens <= host.graph_tokens:
-            self._graph_s = self._graph_s or self._draw(host.graph_s)
-            return self._graph_s.pop()
-        self._eager_s = self._eager_s or self._draw(host.eager_s)
-        return self._eager_s.pop()
-
-    def _draw(self, seen_s: tuple[float, ...]) -> list[float]:
-        drawn: list[float] = self._chance.choice(np.asarray(seen_s, dtype=np.float64), size=512).tolist()
-        return drawn
 
     def _prompt_done(self, sequence: Sequence) -> None:
         """The prompt is computed; a token comes with it, and decoding starts if more are wanted."""
@@ -267,39 +252,64 @@ class Replica:
         else:
             self.batch.join(sequence, self._chance)
 
-    def _start_run(self, now_s: float) -> None:
-        """Decode steps until the batch changes: a sequence's end, the memory's end, or an arrival that cuts the run."""
-        cost, batch, host = self.cost, self.batch, self.cost.host
-        n = batch.n
+    def _start_run(self, now_s: float) -> bool:
+        """Decode steps until the batch changes: a sequence's end, the memory's end, or an arrival that cuts the run.
+
+        False: the memory ended and nobody is left to run.
+        """
+        batch, price = self.batch, self._price
         most = 1 if self.waiting and (self._leaving or self._gone) else batch.next_stop()
         steps = most if self._width > 1 else self.memory.ticks(batch.tick, most)
-        attention_s = cost.context_s * batch.context + cost.window_s * batch.windowed
-        device_s = self._drag * (self._line(n * self._width) + cost.sequence_s * n + attention_s)
-        slope_s = self._drag * (cost.context_s * n * batch.gain + cost.window_s * batch.growing)
-        launch_s = host.decode_s + host.decode_per_sequence_s * n
-        extra_s, self._extra_s = self._extra_s, 0.0
-        if cost.depth == 1:
-            run = Stretch(now_s + launch_s + device_s + extra_s, launch_s + device_s + slope_s, slope_s, steps)
-            self.wake_s = run.end_s(steps)
+        if not steps:
+            return self._carry_on(now_s) and self._start_run(now_s)
+        n = batch.n
+        device_s = price.decode_s(n, batch.context, batch.windowed)
+        slope_s = price.context_s * n * price.gain + price.window_s * batch.growing
+        launch_s = price.launch_s + price.launch_n_s * n
+        self.busy_s += device_s
+        if self._ahead:
+            run = self._run_ahead(now_s, device_s, slope_s, launch_s, steps)
         else:
-            self._second_s = max(now_s + launch_s, self._end_s)
-            self._stamp(self._second_s)
-            start_s = max(self._end_s, now_s + host.prepare_s)
-            first_s = max(start_s + device_s + extra_s, now_s + launch_s)
-            run = Stretch(first_s, device_s + slope_s, slope_s, steps)
-            if run.period_s < launch_s:  # the host is the slower one until the context has grown
-                if slope_s > 0:
-                    run.steps = min(steps, 2 + int((launch_s - run.period_s) / slope_s))
-                run.period_s, run.slope_s = launch_s, 0.0
-            self.wake_s = self._second_s if run.steps == 1 else run.end_s(run.steps - 1)
+            first_s = now_s + launch_s + device_s + self._extra_s
+            run = Stretch(first_s, launch_s + device_s + slope_s, slope_s, steps)
+            self._end_s = self.wake_s = run.end_s(steps)
+        self._extra_s = 0.0
         self._run = run
-        self._end_s = run.end_s(run.steps)
-        if self.door and self.door.next_s() < self.wake_s:
-            self._cut(self.door.next_s())
+        door = self.door
+        if (door.inside or door.ready) and door.next_s() < self.wake_s:
+            self._cut(door.next_s())
+        return True
+
+    def _run_ahead(self, now_s: float, device_s: float, slope_s: float, launch_s: float, steps: int) -> Stretch:
+        """A run whose every step is scheduled while its predecessor runs: the slower of host and device sets the pace."""
+        end_s = self._end_s
+        second_s = now_s + launch_s
+        first_s = now_s + self._price.prepare_s
+        if end_s > first_s:
+            first_s = end_s
+        first_s += device_s + self._extra_s
+        if second_s > first_s:
+            first_s = second_s
+        if end_s > second_s:
+            second_s = end_s
+        self._second_s = second_s
+        if self._open or self._fresh or self._leaving:
+            self._stamp(second_s)
+        period_s = device_s + slope_s
+        if period_s < launch_s:  # until the context has grown
+            if slope_s > 0:
+                steps = min(steps, 2 + int((launch_s - period_s) / slope_s))
+            period_s, slope_s = launch_s, 0.0
+        run = Stretch(first_s, period_s, slope_s, steps)
+        self._end_s = run.end_s(steps)
+        self.wake_s = second_s if steps == 1 else run.end_s(steps - 1)
+        return run
 
     def _advance(self, ends_s: list[float], steps: int) -> None:
-        self._leaving.extend(self.batch.advance(ends_s, steps))
-        self._open = True
+        ended = self.batch.advance(ends_s, steps)
+        if ended:
+            self._leaving += ended
+        self._open = self._keep
         self.decode_steps += steps
         if self.memory.used > self.peak_blocks:
             self.peak_blocks = self.memory.used
@@ -314,7 +324,7 @@ class Replica:
             batch.preempted(sequence)
             sequence.remaining = resume_tokens(self.rules.preemption, sequence.prompt, sequence.produced)
             sequence.cached = 0
-            sequence.evictions.append(now_s)
+            sequence.evictions = (*sequence.evictions, now_s)
             if self.rules.preemption == "swap":
                 self._extra_s += self.rules.swap_s * (sequence.prompt + sequence.produced)
             self.memory.release(sequence)
@@ -336,7 +346,7 @@ class Replica:
                 if sequence.first_s == NOT_YET:
                     sequence.first_s = done_s
                     sequence.first_lag_s = lag_s + host.reply_first_s
-                else:
+                elif self._keep:
                     sequence.token_s.append(done_s)
             self._fresh = []
         if self._leaving:
@@ -345,7 +355,7 @@ class Replica:
                 sequence.last_s = done_s
                 sequence.last_lag_s = lag_s
                 self._gone.append((done_s, sequence))
-                self.in_flight -= 1
+                self.loads[self.place] -= 1
                 self.sink.finished(sequence)
 
     def _release(self, now_s: float) -> None:
@@ -377,9 +387,7 @@ class Replica:
             until_s = min(until_s, max(done_s for done_s, _ in self._gone))
         elif self._ghosts and not self.batch.running and not self.started:
             until_s = now_s  # everyone else was preempted: the held batch is over
-        if self.door:
-            until_s = min(until_s, self.door.next_s())
-        self.wake_s = until_s
+        self.wake_s = min(until_s, self.door.next_s())
 
     def close(self) -> None:
         """After the last event: gives back what answers still hold, so that a leak would show."""

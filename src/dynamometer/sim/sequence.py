@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
+
 NOT_YET = -1.0
 
 
@@ -71,10 +73,10 @@ class Sequence:
         self.last_s = NOT_YET
         self.first_lag_s = 0.0  # from the engine to the client's socket
         self.last_lag_s = 0.0
-        self.evictions: list[float] = []
+        self.evictions: tuple[float, ...] = ()  # when it was preempted
         self.error = ""
         self.token_s: list[float] = []  # when each token after the first came, if kept
-        self.yields: list[int] = []  # tokens of each verified step under speculation
+        self.yields: Many[int] = ()  # tokens of each verified step under speculation
         self.accepted = 0  # entries of `yields` used up
 
     def __lt__(self, other: Sequence) -> bool:
