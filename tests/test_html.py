@@ -19,7 +19,17 @@ from sample_run import write_sample
 
 from dynamometer.errors import MissingPath, RecordError, UsageError
 from dynamometer.record.store import read_run
-from dynamometer.report.html import MOST_RUNS, Told, run_page, tell, write_page, write_report, write_reports
+from dynamometer.report.html import (
+    FEW,
+    MOST_RUNS,
+    Told,
+    run_page,
+    runs_page,
+    tell,
+    write_page,
+    write_report,
+    write_reports,
+)
 from dynamometer.report.page import Key, Page, Section, render
 from dynamometer.report.run_section import tone, without_login
 from dynamometer.types import Doubt, Estimate, Load, Provenance
@@ -249,9 +259,14 @@ def test_several_runs_share_a_page_and_a_curve_against_their_load(tmp_path: Path
     assert out.stat().st_size < 3_000_000
 
 
+@pytest.mark.parametrize("many", [FEW, MOST_RUNS])
+def test_a_page_of_many_runs_stays_below_3_mb(told: Told, many: int) -> None:
+    assert len(render(runs_page([told] * many)).encode()) < 3_000_000
+
+
 def test_a_page_says_how_many_runs_it_takes(tmp_path: Path) -> None:
     for many in (0, 1, MOST_RUNS + 1):
-        with pytest.raises(UsageError, match=f"2 to {MOST_RUNS} runs and {many} were given"):
+        with pytest.raises(UsageError, match=f"2 to {MOST_RUNS} runs; {many} were given"):
             write_reports([tmp_path] * many, tmp_path / "x.html")
 
 

@@ -78,7 +78,9 @@ def spec_of(layers: Sequence[alt.Chart], height: int = HEIGHT) -> dict[str, obje
 
 def data(rows: Sequence[Row]) -> alt.InlineData:
     """Rows as inline data; floats are cut to five significant digits, which is more than a screen shows."""
-    return alt.InlineData(values=[{name: _short(value) for name, value in row.items()} for row in rows])
+    return alt.InlineData(
+        values=[{name: _short(value) for name, value in row.items() if value is not None} for row in rows]
+    )
 
 
 def _short(value: Value) -> Value:
@@ -183,8 +185,10 @@ def curve(
     """
     full = [{"series": "", "kind": "both", "low": None, "high": None, **row} for row in rows]
     order = list(dict.fromkeys(str(row["series"]) for row in full))
-    lines = [row for row in full if row["kind"] != "point"]
-    points = [row for row in full if row["kind"] != "line"]
+    lines, points = (
+        [{name: row[name] for name in row if name != "kind"} for row in full if row["kind"] != other]
+        for other in ("point", "line")
+    )
     across, up = axis_x(x), axis_y(y)
     low = axis_y(msgspec.structs.replace(y, field="low"))
     colour = series_colour(order)

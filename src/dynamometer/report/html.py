@@ -22,6 +22,7 @@ from dynamometer.report.run_tables import best_tail, latencies, load_text, side_
 NAME = "report.html"
 MOST_RUNS = 60  # of one page, which then is still below 3 MB
 MAIN = ("percentiles", "throughput", "errors")  # pictures of a run that shares its page with others
+FEW = 12  # runs beyond which a page shows pictures of their comparison alone
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ def write_report(directory: Path) -> Path:
 def write_reports(directories: Sequence[Path], out: Path) -> Path:
     """Writes one page over several runs: side by side first, then each run with its main pictures. Returns `out`."""
     if not 1 < len(directories) <= MOST_RUNS:
-        raise UsageError(f"one page takes 2 to {MOST_RUNS} runs and {len(directories)} were given; name fewer")
+        raise UsageError(f"one page takes 2 to {MOST_RUNS} runs; {len(directories)} were given")
     return write_page(runs_page([tell(directory) for directory in directories]), out)
 
 
@@ -74,8 +75,9 @@ def run_page(told: Told) -> Page:
 
 def runs_page(runs: Sequence[Told]) -> Page:
     """The page of several runs."""
+    shown = MAIN if len(runs) <= FEW else ()
     sections = [
-        run_section(told.account, tuple(one for one in told.figures if one.heading.name in MAIN), f"run-{at}")
+        run_section(told.account, tuple(one for one in told.figures if one.heading.name in shown), f"run-{at}")
         for at, told in enumerate(runs)
     ]
     overview = Section(

@@ -230,7 +230,8 @@ def sensors(connection: duckdb.DuckDBPyConnection, span: Extent) -> dict[str, li
     """
     found = fetch(
         connection,
-        "with binned as (select name, device as series, (floor((at_ns - $zero) / 1e9 / $bin) + 0.5) * $bin as at_s, avg(value) as value"
+        "with binned as (select name, device as series,"
+        "  (floor((at_ns - $zero) / 1e9 / $bin) + 0.5) * $bin as at_s, avg(value) as value"
         " from samples where at_ns between $zero and $zero + $end * 1e9 group by all)"
         " select * from binned qualify dense_rank() over (partition by name order by series) <= $devices"
         " order by name, series, at_s",

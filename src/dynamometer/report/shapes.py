@@ -201,7 +201,9 @@ def pareto(heading: Heading, rows: Sequence[Row], x: Axis, y: Axis) -> Figure:
         front.mark_line(interpolate="step-after", strokeWidth=1.5),
         base.mark_point(size=50).encode(
             color=series_colour(["best", "beaten"]),
-            shape=alt.Shape(field="series", type="nominal", scale=alt.Scale(domain=["best", "beaten"])).legend(None),
+            shape=alt.Shape(field="series", type="nominal", scale=alt.Scale(domain=["best", "beaten"])).legend(
+                title=None
+            ),
             tooltip=["label:N", *words],
         ),
         front.mark_text(align="left", dx=7, dy=-5, limit=140).encode(text="label:N"),

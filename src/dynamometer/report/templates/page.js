@@ -13,12 +13,13 @@
   async function draw(plot, theme = themeName()) {
     if (drawn.get(plot) === theme) return;
     drawn.set(plot, theme);
+    const columns = Math.max(1, Math.floor(plot.clientWidth / 130)); // a legend wraps instead of being cut
     try {
       await vegaEmbed(plot, specs.get(plot), {
         mode: "vega-lite",
         renderer: "svg",
         ast: true, // expressions are interpreted: the page's policy forbids making code from text
-        config: { ...themes[theme], aria: false },
+        config: { ...themes[theme], aria: false, legend: { ...themes[theme].legend, columns } },
         actions: { export: true, source: false, compiled: false, editor: false },
         downloadFileName: plot.dataset.name,
       });
