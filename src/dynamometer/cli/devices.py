@@ -37,10 +37,22 @@ def command(name: str, models: str | None, context: str, as_json: bool) -> None:
         return _one(chosen[0])
     click.echo(f"{'device':24} {'memory':>12} {'GB/s':>11} {'bf16 TFLOPS':>12} {'fp8':>7} {'W':>9} {'USD/h':>11}")
     for device in chosen:
-        memory = _span(device.memory_bytes, 2**30, "{:.0f} GiB") if device.kind == "gpu" else _span(device.memory_bytes, 1e9, "{:.0f} GB")
+        memory = (
+            _span(device.memory_bytes, 2**30, "{:.0f} GiB")
+            if device.kind == "gpu"
+            else _span(device.memory_bytes, 1e9, "{:.0f} GB")
+        )
         bf16 = device.rates.get("bf16") or device.rates.get("fp16")
-        cells = (_span(bf16, 1e12), _span(device.rates.get("fp8"), 1e12), _span(device.tdp_w, 1), _span(device.price_usd_h, 1, "{:.2f}"))
-        click.echo(f"{device.name:24} {memory:>12} {_span(device.bandwidth, 1e9):>11} {cells[0]:>12} {cells[1]:>7} {cells[2]:>9} {cells[3]:>11}")
+        cells = (
+            _span(bf16, 1e12),
+            _span(device.rates.get("fp8"), 1e12),
+            _span(device.tdp_w, 1),
+            _span(device.price_usd_h, 1, "{:.2f}"),
+        )
+        click.echo(
+            f"{device.name:24} {memory:>12} {_span(device.bandwidth, 1e9):>11} "
+            f"{cells[0]:>12} {cells[1]:>7} {cells[2]:>9} {cells[3]:>11}"
+        )
     return None
 
 
@@ -98,9 +110,15 @@ def _models(device: Device, wanted: str, context: str, as_json: bool) -> None:
     rows = fitting.on_device(device, wanted, count(context, "--context"))
     if as_json:
         return print_json(rows)
-    click.echo(f"{device.label}: {show_bytes(device.usable_bytes.low)} of memory, {device.bandwidth.low / 1e9:,.4g} GB/s")
+    click.echo(
+        f"{device.label}: {show_bytes(device.usable_bytes.low)} of memory, {device.bandwidth.low / 1e9:,.4g} GB/s"
+    )
     for row in rows:
-        held = f"{row.format:8} {show_bytes(row.bytes):>11}  at most {row.ceiling:,.3g} tokens/s" if row.format else f"needs {show_bytes(row.bytes)} even as {row.least}"
+        held = (
+            f"{row.format:8} {show_bytes(row.bytes):>11}  at most {row.ceiling:,.3g} tokens/s"
+            if row.format
+            else f"needs {show_bytes(row.bytes)} even as {row.least}"
+        )
         click.echo(f"  {row.model:34} {'fits' if row.format else 'no':5} {held}")
     if device.note:
         click.echo(f"note: {device.note}")

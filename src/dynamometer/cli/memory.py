@@ -51,7 +51,7 @@ _SIZE = "a size such as 24GB or 24GiB"
 @click.option("--list", "listing", is_flag=True, help="Name the built-in models.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 @click.pass_context
-def command(ctx: click.Context, model: str, live: str, listing: bool, as_json: bool, **chosen: object) -> None:
+def command(ctx: click.Context, /, model: str, live: str, listing: bool, as_json: bool, **chosen: object) -> None:
     """Say what fits where, from a config alone: parameters, weights, cache, state, buffers, and the largest load.
 
     MODEL is a config.json, a folder, a GGUF file, a built-in (--list) or a hub name.

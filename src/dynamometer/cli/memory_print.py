@@ -47,8 +47,7 @@ def print_account(table: Table, as_json: bool) -> None:
         click.echo("\n  " + bar)
     for line in [*_limits(table), *_cheapest(table), *_paging(table)]:
         click.echo(line)
-    notes = table["notes"]
-    for note in notes if isinstance(notes, list) else []:
+    for note in _texts(table, "notes"):
         click.echo(f"note: {note}")
 
 
@@ -60,15 +59,23 @@ def _number(table: Table, *path: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def _texts(table: Table, name: str) -> list[str]:
+    """A list of texts; empty when there is none."""
+    value = table.get(name)
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
 def _head(table: Table) -> list[str]:
     total, active = _number(table, "parameters_total"), _number(table, "parameters_active")
-    missing = table["missing"]
-    count = (
-        f"{total / 1e9:.3f} B parameters" if total else f"parameters not known: no {', '.join(map(str, missing or []))}"
-    )  # type: ignore[call-overload]
+    missing = ", ".join(_texts(table, "missing"))
+    count = f"{total / 1e9:.3f} B parameters" if total else f"parameters not known: no {missing}"
     if total and active and active != total:
         count += f", {active / 1e9:.3f} B active a token"
-    verdict = {True: "It fits", False: "It does not fit", None: "No verdict"}[table["fits"]]  # type: ignore[index]
+    verdict = (
+        {True: "It fits", False: "It does not fit"}.get(table["fits"] is True, "")
+        if table["fits"] is not None
+        else "No verdict"
+    )
     return [f"{table['model']} ({table['source']}): {count}", f"{verdict}: {table['why']}."]
 
 
@@ -91,8 +98,8 @@ def _lines(table: Table) -> list[tuple[str, str, str]]:
     rows.append(("cache", show_bytes(_number(table, "kv_bytes") or 0), many))
     state = _number(table, "state_bytes_per_sequence")
     if state is None or state > 0:
-        size = _number(table, "per_gpu", "state_bytes") or 0
-        rows.append(("recurrent state", show_bytes(size), f"{show_bytes(state)} a sequence" if state else "not known"))
+        held = _number(table, "per_gpu", "state_bytes") or 0.0
+        rows.append(("recurrent state", show_bytes(held), f"{show_bytes(state)} a sequence" if state else "not known"))
     for kind in ("activation", "graphs", "runtime"):
         size = _number(table, "per_gpu", f"{kind}_bytes")
         rows.append((f"{kind} (estimate)", show_bytes(size or 0), ""))
@@ -160,11 +167,9 @@ def _limits(table: Table) -> list[str]:
         return []
     flag = table["flag"]
     least = found["utilization_min"]
-    lines = [
-        "",
-        f"The cache holds {found['tokens']:,} tokens ({found['blocks']:,} blocks of {found['block']}). "
-        f"At this context {found['concurrency_max']:,} sequences fit; at this concurrency {found['context_max']:,} tokens.",
-    ]
+    held = f"The cache holds {found['tokens']:,} tokens ({found['blocks']:,} blocks of {found['block']})."
+    most = f"At this context {found['concurrency_max']:,} sequences fit"
+    lines = ["", f"{held} {most}; at this concurrency {found['context_max']:,} tokens."]
     pairs = found["frontier"]
     if isinstance(pairs, list):
         lines.append("context × concurrency: " + "  ".join(f"{p['context']:,} × {p['concurrency']:,}" for p in pairs))
@@ -180,7 +185,10 @@ def _cheapest(table: Table) -> list[str]:
         return ["no device in the table holds it with up to 8 GPUs"] if rows == [] and table["missing"] == [] else []
     priced = [row for row in rows if row["usd_per_hour_low"] is not None][:3]
     said = [
-        f"{row['count']} × {row['device']} at {significant(row['usd_per_hour_low'])} to {significant(row['usd_per_hour_high'])} USD/h"
+        (
+            f"{row['count']} × {row['device']} at {significant(row['usd_per_hour_low'])} "
+            f"to {significant(row['usd_per_hour_high'])} USD/h"
+        )
         for row in priced
     ]
     others = [f"{row['count']} × {row['device']}" for row in rows if row["usd_per_hour_low"] is None][:4]
@@ -192,22 +200,25 @@ def _paging(table: Table) -> list[str]:
     row = table.get("paging")
     if not isinstance(row, Mapping):
         return []
-    return [
-        f"paged against contiguous, {row['actual']:,} of {row['longest']:,} tokens used: {row['paged_sequences']} against "
-        f"{row['contiguous_sequences']} sequences; {row['internal_fragmentation']:.2%} of a paged sequence is empty "
-        f"(blocks of {row['block']}, table {row['block_table_bytes']} B), {row['contiguous_waste']:.1%} of a contiguous one"
-    ]
+    counts = f"{row['paged_sequences']} against {row['contiguous_sequences']} sequences"
+    empty = f"{row['internal_fragmentation']:.2%} of a paged sequence is empty"
+    table_size = f"blocks of {row['block']}, table {row['block_table_bytes']} B"
+    used = f"{row['actual']:,} of {row['longest']:,} tokens used"
+    wasted = f"{row['contiguous_waste']:.1%} of a contiguous one"
+    return [f"paged against contiguous, {used}: {counts}; {empty} ({table_size}), {wasted}"]
 
 
 def page(table: Table, path: Path) -> None:
     """The breakdown as a self-contained HTML page."""
-    from dynamometer.report.figure import Axis, Heading, Rule
+    from dynamometer.report.figure import Axis, Heading, Rule, Value
     from dynamometer.report.html import write_page
-    from dynamometer.report.page import Page, Section
+    from dynamometer.report.page import Page, Section, Tone
     from dynamometer.report.shapes import stacked_bars
     from dynamometer.units import GIB
 
-    rows = [{"bar": "one GPU", "part": name, "size": size / GIB} for name, size in segments(table) if size]
+    rows: list[dict[str, Value]] = [
+        {"bar": "one GPU", "part": name, "size": size / GIB} for name, size in segments(table) if size
+    ]
     memory = _number(table, "per_gpu", "memory_bytes")
     rules = [Rule(memory / GIB, "memory of the GPU")] if memory else []
     caption = (
@@ -215,10 +226,10 @@ def page(table: Table, path: Path) -> None:
     )
     figure = stacked_bars(Heading("memory", "Memory of one GPU", caption), rows, Axis("size", "memory (GiB)"), rules)
     head, verdict = _head(table)
-    tone = {True: "good", False: "bad", None: "plain"}[table["fits"]]  # type: ignore[index]
+    tone: Tone = "plain" if table["fits"] is None else "good" if table["fits"] else "bad"
     section = Section(
         "memory", head, verdict, tone=tone, because=tuple(_limits(table)[1:] + _cheapest(table)), figures=(figure,)
-    )  # type: ignore[arg-type]
+    )
     write_page(Page(f"Memory of {table['model']}", (section,)), path)
 
 

@@ -25,7 +25,9 @@ def memory(size: str, threads: int, repeats: int, as_json: bool) -> None:
     found = probe.measure(now_ns, byte_size(size, "--size") if size else 0, threads, repeats)
     if as_json:
         return print_json(found)
-    click.echo(f"{found[0].threads} threads, arrays of {show_bytes(found[0].array_bytes)}, {found[0].estimate.n} repeats")
+    click.echo(
+        f"{found[0].threads} threads, arrays of {show_bytes(found[0].array_bytes)}, {found[0].estimate.n} repeats"
+    )
     for row in found:
         best, middle = row.estimate.value or 0.0, row.estimate.low or 0.0
         click.echo(f"  {row.kernel:6} {best / 1e9:8.2f} GB/s   median {middle / 1e9:.2f}")
@@ -68,10 +70,16 @@ def batch(sample: str, latency: str, as_json: bool, **chosen: object) -> None:
         return print_json({"bandwidth": bandwidth, "bandwidth_source": source, "result": found})
     click.echo(f"bandwidth {bandwidth / 1e9:,.4g} GB/s ({source}), {site.efficiency:.0%} of it used")
     if found.batch:
-        click.echo(f"largest batch {found.batch:,}, set by {found.limit}: a step takes {found.step_s * 1e3:,.3g} ms, {significant(found.throughput)} samples/s")
+        click.echo(
+            f"largest batch {found.batch:,}, set by {found.limit}: a step takes "
+            f"{found.step_s * 1e3:,.3g} ms, {significant(found.throughput)} samples/s"
+        )
     else:
         click.echo(f"no batch meets it ({found.limit}): one sample alone takes {found.step_s * 1e3:,.3g} ms")
-    click.echo(f"the printed formula, bandwidth / bytes × 0.8, gives {found.printed_formula:,.4g}: samples a second, blind to latency, weights and memory")
+    click.echo(
+        f"the printed formula, bandwidth / bytes × 0.8, gives {found.printed_formula:,.4g}: "
+        "samples a second, blind to latency, weights and memory"
+    )
     return None
 
 

@@ -1,12 +1,12 @@
 """Bandwidth, memory, a latency target and bytes a sample in, the largest batch out; and the textbook formula beside it.
 
-One step reads the weights W once and s bytes for each of B samples, so it takes t(B) = (W + B·s) / BW. It must end within the
-target L, and B samples of m resident bytes must fit beside the weights:
+One step reads the weights W once and s bytes for each of B samples, so it takes t(B) = (W + B·s) / BW. It must end
+within the target L, and B samples of m resident bytes must fit beside the weights:
 
     B ≤ (L·BW − W) / s        B ≤ (M − W) / m        B ≤ (L·rate) / f      (f: FLOPs a sample)
 
-A formula that is often printed, B = BW / s · 0.8, has neither L nor W nor M in it: it is the samples whose bytes can be read in
-0.8 seconds, whatever the target is. It is computed here to be compared.
+A formula that is often printed, B = BW / s · 0.8, has neither L nor W nor M in it: it is the samples whose bytes can
+be read in 0.8 seconds, whatever the target is. It is computed here to be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A machine and one sample's demands. `resident_bytes` 0: as many as are read. Zero rate or memory: no such limit."""
+    """A machine and one sample's demands. `resident_bytes` 0: as many as are read. Zero rate or memory: no such
+    limit."""
 
     bandwidth: float  # B/s
     sample_bytes: float  # read for each sample and step
@@ -58,7 +59,16 @@ def batch(site: Site, latency_s: float) -> Batch:
     step = (site.weights_bytes + max(most, 1) * site.sample_bytes) / speed
     if site.rate and site.sample_flops:
         step = max(step, max(most, 1) * site.sample_flops / site.rate)
-    return Batch(most, name, by_latency, by_memory, by_compute, step, most / step, printed_formula(site.bandwidth, site.sample_bytes))
+    return Batch(
+        most,
+        name,
+        by_latency,
+        by_memory,
+        by_compute,
+        step,
+        most / step,
+        printed_formula(site.bandwidth, site.sample_bytes),
+    )
 
 
 def _count(value: float) -> int:

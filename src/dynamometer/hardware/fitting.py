@@ -1,4 +1,5 @@
-"""A device and a part of a model's name in, what of the built-ins it holds out: widest format, bytes, ceiling of the decode rate."""
+"""A device and a part of a model's name in, what of the built-ins it holds out: widest format, bytes, ceiling of the
+decode rate."""
 
 from __future__ import annotations
 

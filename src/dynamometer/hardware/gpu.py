@@ -183,4 +183,13 @@ def fleet(text: str) -> tuple[int, Device | None]:
     match = re.match(r"\s*(\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
     if match:
         return int(match[1]), find(match[2])
-    return 1, find(text)
+    device = find(text)
+    match = re.match(r"(.+?)[\s-]*[x×*]\s*(\d+)\s*$", text, re.IGNORECASE)
+    if device is None and match:
+        return int(match[2]), find(match[1])
+    return 1, device
+
+
+def aliases() -> Mapping[str, str]:
+    """Other names of devices, as written in gpus.toml, to the device's key."""
+    return {alias: key for key, row in _table()[1].items() for alias in row.aliases}

@@ -195,8 +195,10 @@ def _why(d: Deployment, b: Breakdown, fits: bool) -> str:
     held = (b.weights or 0) + b.buffers.total
     if b.room <= 0:
         return (
-            f"the engine does not start: weights {show_bytes(b.weights or 0)} and buffers {show_bytes(b.buffers.total)} take "
-            f"{show_bytes(held)} of {show_bytes(b.budget if d.engine.flag_of != 'free' else d.memory_bytes)} a GPU"
+            f"the engine does not start: weights {show_bytes(b.weights or 0)} "
+            f"and buffers {show_bytes(b.buffers.total)} take "
+            f"{show_bytes(held)} of "
+            f"{show_bytes(b.budget if d.engine.flag_of != 'free' else d.memory_bytes)} a GPU"
         )
     return f"the cache lacks {show_bytes(need - b.room)}: {show_bytes(b.room)} are left, {show_bytes(need)} are needed"
 

@@ -1,8 +1,9 @@
 """A clock and a size in, this machine's real memory bandwidth out, STREAM-like: copy, scale, add, triad on all cores.
 
-Each array is far larger than the caches. Bytes are counted as STREAM counts them (two arrays for copy and scale, three for add
-and triad), without the write-allocate traffic that the cache adds unseen, so the bus moves up to a third more. Best of the
-repeats, as STREAM reports. numpy releases the interpreter's lock inside these operations, so threads run in parallel.
+Each array is far larger than the caches. Bytes are counted as STREAM counts them (two arrays for copy and scale,
+three for add and triad), without the write-allocate traffic that the cache adds unseen, so the bus moves up to a
+third more. Best of the repeats, as STREAM reports. numpy releases the interpreter's lock inside these operations, so
+threads run in parallel.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def measure(now_ns: Callable[[], int], array_bytes: int = 0, threads: int = 0, r
     array_bytes = array_bytes or default_bytes()
     room = available_bytes()
     if room and 3 * array_bytes > 0.6 * room:
-        raise Refused(f"three arrays of {array_bytes:,} B do not fit in 60 % of the free memory ({room:,} B); give less")
+        raise Refused(
+            f"three arrays of {array_bytes:,} B do not fit in 60 % of the free memory ({room:,} B); give less"
+        )
     size = max(1024, array_bytes // 8 // threads) * threads
     a, b, c = (np.full(size, value) for value in (1.0, 2.0, 0.0))
     parts = [slice(i * size // threads, (i + 1) * size // threads) for i in range(threads)]
@@ -109,7 +112,9 @@ def available_bytes() -> int:
     found = []
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
-        found += [int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable")]
+        found += [
+            int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable")
+        ]
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():
         found.append(int(limit.read_text()) - int(used.read_text()))

@@ -211,7 +211,8 @@ def padding(model: Model, method: str, by_kind: dict[str, int], profile: Engine)
 
 
 def _graph_buffer(model: Model, ubatch: int) -> int:
-    """llama.cpp's compute buffer for one micro-batch: 32-bit rows of the MLP's gate and up, and nine of the model's width.
+    """llama.cpp's compute buffer for one micro-batch: 32-bit rows of the MLP's gate and up, and nine of the model's
+    width.
 
     Logits are kept for the tokens that are sampled only. 3 % under what it logs for SmolLM2-135M (16.64 MiB).
     """

@@ -1,7 +1,8 @@
-"""A model, its formats, a batch and a device in, the least time that physics allows out: bytes over bandwidth, FLOPs over rate.
+"""A model, its formats, a batch and a device in, the least time that physics allows out: bytes over bandwidth, FLOPs
+over rate.
 
-These are floors. Nothing runs faster; real engines reach 39 to 81 % of the bandwidth at batch 1 (docs/memory.md) and less of
-the compute. A floor that a claim undercuts makes the claim impossible.
+These are floors. Nothing runs faster; real engines reach 39 to 81 % of the bandwidth at batch 1 (docs/memory.md) and
+less of the compute. A floor that a claim undercuts makes the claim impossible.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ class Floor(msgspec.Struct, frozen=True):
 
 
 def touched_weights_bytes(model: Model, weights: str, tokens: int) -> float:
-    """Bytes of weights that a pass over `tokens` tokens must read: all dense ones once, each expert with the chance that
-    uniform routing visits it, 1 - (1 - k/E)^tokens. Of an untied embedding it reads single rows, which are left out.
+    """Bytes of weights that a pass over `tokens` tokens must read: all dense ones once, each expert with the chance
+    that uniform routing visits it, 1 - (1 - k/E)^tokens. Of an untied embedding it reads single rows, which are left
+    out.
 
-    Real routing is uneven and touches fewer experts, so this is above a strict floor for a mixture at large batch; at one
-    token it is exact.
+    Real routing is uneven and touches fewer experts, so this is above a strict floor for a mixture at large batch; at
+    one token it is exact.
     """
     if model.missing:
         raise UsageError(f"{model.name}: its weights are not known, the config does not say {', '.join(model.missing)}")
@@ -88,8 +90,8 @@ def rate_of(device: Device, precision: str) -> Figure | None:
 
 
 def arithmetic(weights: str) -> str:
-    """The precision in which a weight format multiplies at its fastest: 8-bit formats have tensor units, 4-bit integers and
-    GGUF types are widened to 16 bits first."""
+    """The precision in which a weight format multiplies at its fastest: 8-bit formats have tensor units, 4-bit
+    integers and GGUF types are widened to 16 bits first."""
     key = formats.canonical(weights)
     if key in ("fp8", "fp8_block", "int8", "fp32"):
         return "fp8" if key.startswith("fp8") else key

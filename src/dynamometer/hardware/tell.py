@@ -17,7 +17,7 @@ def account(model: Model, d: Deployment, b: Breakdown, v: Verdict) -> Table:
     """All figures of one deployment. `weights_bytes` is the whole model; what is not marked otherwise is on each
     GPU."""
     chosen = formats.scheme(model, d.weights)
-    by_class = {kind: n for kind, n in b.weights_by_kind.items()}
+    by_class = dict(b.weights_by_kind)
     return {
         "model": model.name,
         "source": model.source,
