@@ -12,13 +12,14 @@ import json
 import resource
 import subprocess
 import sys
+from os import getloadavg
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import duckdb
 
 from dynamometer.metrics.summary import summarize
-from dynamometer.record.clock import now_ns
+from dynamometer.record.clock import cpu_ns, now_ns
 from dynamometer.types import Experiment, Load, Provenance, Run, Target, Workload
 
 TOKENS = 128
@@ -61,7 +62,7 @@ def write(folder: Path, events: int) -> None:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """Seconds and resident megabytes of one summary."""
+    """Seconds, CPU seconds and resident megabytes of one summary."""
     connection = duckdb.connect()
     connection.execute("set threads = 2")
     for name in ("requests", "events"):
@@ -69,12 +70,14 @@ def measure(folder: Path) -> dict[str, float]:
     connection.execute(
         "create table samples (source varchar, name varchar, device varchar, at_ns bigint, value double)"
     )
-    start_ns = now_ns()
+    start_ns, start_cpu_ns = now_ns(), cpu_ns()
     summary = summarize(connection, RUN)
     seconds = (now_ns() - start_ns) / 1e9
+    cpu_s = (cpu_ns() - start_cpu_ns) / 1e9
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return {
         "s": seconds,
+        "cpu_s": cpu_s,
         "rss_mb": peak_mb,
         "tokens": summary.metrics.itl_ms.n,
         "itl_mean": summary.metrics.itl_ms.mean or 0,
@@ -91,7 +94,8 @@ def main() -> None:
         child = [sys.executable, __file__, "--measure", folder]
         found = json.loads(subprocess.run(child, check=True, capture_output=True, text=True).stdout)
     print(
-        f"{events:,} token events: summary in {found['s']:.1f} s, {found['rss_mb']:,.0f} MB resident at most"
+        f"{events:,} token events: summary in {found['s']:.1f} s ({found['cpu_s']:.1f} s of CPU,"
+        f" load average {getloadavg()[0]:.1f}), {found['rss_mb']:,.0f} MB resident at most"
         f" ({found['tokens']:,} intervals, mean ITL {found['itl_mean']:.3f} ms)"
     )
 

@@ -89,25 +89,28 @@ def _censored(samples: Samples, unit: str) -> dict[str, Estimate]:
 
 def _pooled(samples: Samples, group: Int64, unit: str) -> tuple[dict[str, Estimate], int]:
     """Each token weighs the same; the intervals know that the tokens of one request go together (Woodruff's method)."""
-    weight = samples.weight if samples.weight is not None else np.ones_like(samples.value)
-    total = _sums(group, weight)
+    size = int(group.max(initial=-1)) + 1
+    total = _sums(group, samples.weight, size)
     seen = total > 0
     total = total[seen]
     ordered = weighted(samples.value, samples.weight)
     n = round(ordered.total)
-    found = {"mean": intervals.ratio(_sums(group, samples.value * weight)[seen], total, unit, n)}
+    times = samples.value if samples.weight is None else samples.value * samples.weight
+    found = {"mean": intervals.ratio(_sums(group, times, size)[seen], total, unit, n)}
     for name, q in STATISTICS.items():
         if n < intervals.needed(q):
             found[name] = intervals.refused(q, n, unit)
             continue
-        at = ordered.at(max(ordered.total - 1, 0.0) * q)
-        below = _sums(group, weight * (samples.value <= at))[seen]
-        found[name] = intervals.order(ordered, q, _independent(below, total, q), unit, n)
+        # the few above a high quantile are counted, not the many below
+        above = np.flatnonzero(samples.value > ordered.at(max(ordered.total - 1, 0.0) * q))
+        over = _sums(group[above], None if samples.weight is None else samples.weight[above], size)[seen]
+        found[name] = intervals.order(ordered, q, _independent(total - over, total, q), unit, n)
     return found, n
 
 
-def _sums(group: Int64, values: Float64) -> Float64:
-    return np.bincount(group, values).astype(np.float64, copy=False)
+def _sums(group: Int64, values: Float64 | None, size: int) -> Float64:
+    """Sums, or counts, of the values of each request."""
+    return np.bincount(group, values, size).astype(np.float64, copy=False)
 
 
 def _independent(below: Float64, total: Float64, q: float) -> float:

@@ -19,6 +19,7 @@ from dynamometer.metrics.quantiles import Survival, Weighted
 from dynamometer.types import Estimate, Float64
 
 LEVEL = 0.95
+NEAR = 32  # lags that are summed one by one; even
 
 
 def needed(q: float, level: float = LEVEL) -> int:
@@ -31,16 +32,33 @@ def effective_n(series: Float64) -> float:
     """How many independent samples carry as much about the mean as this series does; between 1 and its length."""
     n = len(series)
     spread = series - series.mean() if n else series
-    variance = float(spread @ spread)
-    if n < 4 or variance <= 1e-18 * max(float(series @ series), 1e-300):
+    variance = float(np.sum(spread**2))
+    if n < 4 or variance <= 1e-18 * max(float(np.sum(series**2)), 1e-300):
         return float(n)
-    size = 1 << (2 * n - 1).bit_length()
-    transform = np.fft.rfft(spread, size)
-    correlation = np.fft.irfft(transform * np.conj(transform), size)[: n // 2 * 2] / variance
-    pairs = correlation[0::2] + correlation[1::2]
+    # most series lose their memory within a few neighbours: the transform over all lags is for the others
+    pairs = _pairs(_near_lags(spread, min(NEAR, n // 2 * 2)) / variance)
+    if not (pairs <= 0).any():
+        pairs = _pairs(_all_lags(spread)[: n // 2 * 2] / variance)
     negative = np.nonzero(pairs <= 0)[0]
     pairs = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)
     return float(min(n, max(1.0, n / max(2 * float(pairs.sum()) - 1, 1.0))))
+
+
+def _near_lags(spread: Float64, lags: int) -> Float64:
+    # not `@`: its threads would wait for one another on a machine that an engine keeps busy
+    return np.array([np.einsum("i,i->", spread[lag:], spread[: len(spread) - lag]) for lag in range(lags)])
+
+
+def _all_lags(spread: Float64) -> Float64:
+    size = 1 << (2 * len(spread) - 1).bit_length()
+    transform = np.fft.rfft(spread, size)
+    return np.fft.irfft(transform * np.conj(transform), size)
+
+
+def _pairs(correlation: Float64) -> Float64:
+    """Sums of two neighbouring lags, which are positive for a reversible process."""
+    found: Float64 = correlation[0::2] + correlation[1::2]
+    return found
 
 
 def ranks(n: int, q: float, level: float = LEVEL) -> tuple[int | None, int | None]:
