@@ -14,6 +14,7 @@ from typing import cast
 import msgspec
 
 from dynamometer import plugins
+from dynamometer.client import inprocess
 from dynamometer.client.budget import ClientReport
 from dynamometer.client.course import Progress
 from dynamometer.client.drive import run as drive
@@ -21,6 +22,7 @@ from dynamometer.client.probe import Seen, first_answer, look, token_counter
 from dynamometer.decisions.account import Account, account, write_summary
 from dynamometer.engines import sense
 from dynamometer.engines.dialect import Dialect
+from dynamometer.engines.inprocess import Engine
 from dynamometer.errors import RecordError, TargetError, UsageError
 from dynamometer.record import manifest
 from dynamometer.record.clock import Origin, RunClock, continued, origin
@@ -55,6 +57,15 @@ class Beside(msgspec.Struct, frozen=True):
     samplers: tuple[Sampler, ...] = ()
     on_progress: Callable[[Progress], None] = lambda _: None
     command: str = ""
+    engine: Engine | None = None  # one inside this process, to be asked in place of an endpoint
+
+
+def ready_inside(engine: Engine, experiment: Experiment, sense_check: bool = True) -> Ready:
+    """As `ready`, for an engine inside this process."""
+    seen = Seen(experiment.target, dict(engine.facts))
+    text = inprocess.first_answer(engine, sense.question()) if sense_check else ""
+    found = sense.doubt(text) if sense_check else None
+    return Ready(experiment, seen, dict(engine.facts), (found,) if found else (), text)
 
 
 def ready(experiment: Experiment, facts: Facts, sense_check: bool = True) -> Ready:
@@ -126,7 +137,10 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
     report: ClientReport | None = None
     try:
         with beside(samplers, clock.now_ns, sample_log.append) as missing:
-            report = drive(experiment, rest, schedule, dialect, log, beside_load.on_progress)
+            if beside_load.engine is not None:
+                report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, beside_load.on_progress)
+            else:
+                report = drive(experiment, rest, schedule, dialect, log, beside_load.on_progress)
         run = msgspec.structs.replace(run, engine={**run.engine, "sensors_missing": "; ".join(missing())})
     finally:
         log.close()
@@ -168,7 +182,7 @@ def _requests(
     has a page for that; all prompts are then made before the load."""
     workload = experiment.workload
     count = len(schedule.due_s) if schedule else experiment.requests
-    counter = token_counter(seen, os.environ) if workload.input_tokens else None
+    counter = token_counter(seen, os.environ) if workload.input_tokens and seen.counter else None
     if counter is None:
         made = plan(workload, experiment.seed, None, salt)
         if not workload.input_tokens:  # no length was asked for, so how it would have been met is no news

@@ -28,6 +28,7 @@ BUILT_IN: Final[dict[str, dict[str, str]]] = {
         "llamacpp": "dynamometer.engines.llamacpp:llamacpp",
         "triton": "dynamometer.engines.triton:triton",
         "sglang": "dynamometer.engines.sglang:sglang",
+        "inprocess": "dynamometer.engines.inprocess.lines:inprocess",
         "kserve.vllm": "dynamometer.engines.kserve:vllm",
         "kserve.trtllm": "dynamometer.engines.kserve:trtllm",
     },

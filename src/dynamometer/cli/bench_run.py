@@ -21,6 +21,7 @@ from dynamometer.cli.output import json_text, stages
 from dynamometer.cli.repeats import tell_repeats
 from dynamometer.client.course import Progress as Driven
 from dynamometer.decisions.account import Account
+from dynamometer.engines.inprocess import Engine, load
 from dynamometer.engines.recipes import Settings
 from dynamometer.engines.serve import serve
 from dynamometer.record import manifest
@@ -32,7 +33,17 @@ from dynamometer.telemetry.process import listeners
 from dynamometer.types import Experiment, Run, Target
 
 Facts = dict[str, str | int | float]
+INSIDE: Final = "inprocess."  # an engine of that name is loaded into this process
 SERVED: Final = "served_"  # prefix of the facts that let a run's engine be started again
+
+
+class Up(msgspec.Struct, frozen=True):
+    """What is to be measured: its address, what is known of it, its processes on this machine."""
+
+    target: Target
+    facts: Facts
+    pids: tuple[int, ...] = ()
+    engine: Engine | None = None  # loaded into this process
 
 
 def bench(experiment: Experiment, given: BenchOptions) -> int:
@@ -42,10 +53,10 @@ def bench(experiment: Experiment, given: BenchOptions) -> int:
     settings = _settings(experiment, given)
     folders = [place] if given.repeats == 1 else [place / f"repeat-{i + 1}" for i in range(given.repeats)]
     code = 0
-    with _endpoint(experiment.target, given.engine, settings, console, given.quiet) as (target, facts, pids):
-        at = _look(msgspec.structs.replace(experiment, target=target), facts, given, console)
+    with _endpoint(experiment.target, given.engine, settings, console, given.quiet) as up:
+        at = _look(msgspec.structs.replace(experiment, target=up.target), up, given, console)
         for folder in folders:
-            run = _one(partial(measure.measure, at, folder), experiment, pids, given, console)
+            run = _one(partial(measure.measure, at, folder), experiment, up, given, console)
             code = max(code, _tell(measure.sum_up(folder), folder, given, console))
             if run.status == "interrupted":
                 break
@@ -65,11 +76,11 @@ def resume(given: BenchOptions) -> int:
         kept = {k.removeprefix(SERVED): v for k, v in run.engine.items() if k.startswith(SERVED)}
         settings = msgspec.convert({k: v for k, v in kept.items() if k in Settings.__struct_fields__}, Settings)
         target = msgspec.structs.replace(target, url="", model=str(kept.get("model", "")))
-    with _endpoint(target, engine, settings, console, given.quiet) as (found, facts, pids):
-        experiment = msgspec.structs.replace(run.experiment, target=found)
-        at = _look(experiment, facts, given, console)
+    with _endpoint(target, engine, settings, console, given.quiet) as up:
+        experiment = msgspec.structs.replace(run.experiment, target=up.target)
+        at = _look(experiment, up, given, console)
         folder = given.resume
-        _one(partial(measure.resume, at, folder), experiment, pids, given, console)
+        _one(partial(measure.resume, at, folder), experiment, up, given, console)
         return _tell(measure.sum_up(folder), folder, given, console)
 
 
@@ -80,26 +91,40 @@ def _settings(experiment: Experiment, given: BenchOptions) -> Settings:
 
 
 @contextmanager
-def _endpoint(
-    target: Target, engine: str, settings: Settings, console: Console, quiet: bool
-) -> Iterator[tuple[Target, Facts, tuple[int, ...]]]:
-    """The endpoint to measure, what is known of it, its processes on this machine. Starts one when none is named."""
+def _endpoint(target: Target, engine: str, settings: Settings, console: Console, quiet: bool) -> Iterator[Up]:
+    """The endpoint to measure. Starts an engine when none is named, or loads it into this process."""
     if target.url:
         at = urlsplit(target.url)
         here = at.hostname in ("127.0.0.1", "localhost", "::1")
-        yield target, {}, listeners(at.port or 80) if here else ()
+        yield Up(target, {}, listeners(at.port or 80) if here else ())
+        return
+    if engine.startswith(INSIDE):
+        name = engine.removeprefix(INSIDE)
+        inside = load(name, target.model, settings, now_ns)
+        model = str(inside.facts.get("model_file", target.model or "packaged"))
+        there = msgspec.structs.replace(target, url=f"inprocess://{name}", model=model, api="inprocess")
+        yield Up(there, {SERVED + "engine": engine, SERVED + "model": target.model, **_again(settings)}, (), inside)
+        inside.close()
         return
     with ExitStack() as running:
         with stages(console, quiet) as stage:
             up = running.enter_context(serve(engine, target.model, settings, now_ns=now_ns, progress=stage))
-        again: Facts = {SERVED + "engine": engine, SERVED + "model": target.model}
-        again |= {SERVED + name: getattr(settings, name) for name in ("slots", "threads", "quantization")}
+        again: Facts = {SERVED + "engine": engine, SERVED + "model": target.model, **_again(settings)}
         found = msgspec.structs.replace(target, url=up.url, model=up.model)
-        yield found, {**up.facts, **again}, (up.pid,)
+        yield Up(found, {**up.facts, **again}, (up.pid,))
 
 
-def _look(experiment: Experiment, facts: Facts, given: BenchOptions, console: Console) -> measure.Ready:
-    at = measure.ready(experiment, facts, not given.no_sense_check)
+def _again(settings: Settings) -> Facts:
+    """What lets the engine of a run be started again as it was."""
+    return {SERVED + name: getattr(settings, name) for name in ("slots", "threads", "quantization")}
+
+
+def _look(experiment: Experiment, up: Up, given: BenchOptions, console: Console) -> measure.Ready:
+    if up.engine is not None:
+        at = measure.ready_inside(up.engine, experiment, not given.no_sense_check)
+        at = msgspec.structs.replace(at, facts={**at.facts, **up.facts})
+    else:
+        at = measure.ready(experiment, up.facts, not given.no_sense_check)
     engine = at.facts.get("engine", "an endpoint")
     console.print(
         f"measuring {at.experiment.target.model or '?'} on {engine} at {at.experiment.target.url}", style="dim"
@@ -112,7 +137,7 @@ def _look(experiment: Experiment, facts: Facts, given: BenchOptions, console: Co
 def _one(
     drive: Callable[[measure.Beside], Run],
     experiment: Experiment,
-    pids: tuple[int, ...],
+    up: Up,
     given: BenchOptions,
     console: Console,
 ) -> Run:
@@ -120,7 +145,7 @@ def _one(
     command = shlex.join(["dyno", *sys.argv[1:]])
     title = f"{experiment.name}: {load_text(experiment.load)}"
     with live.watch(title, console, quiet=given.quiet or given.as_json) as show:
-        return drive(measure.Beside(pids, (), lambda now: show(_shown(now, experiment)), command))
+        return drive(measure.Beside(up.pids, (), lambda now: show(_shown(now, experiment)), command, up.engine))
 
 
 def _shown(now: Driven, experiment: Experiment) -> live.Progress:
