@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dynamometer.client.probe import first_answer, look, token_counter
+from dynamometer.client.probe import first_answer, look, takes_ignore_eos, token_counter
 from dynamometer.errors import TargetError
 from dynamometer.types import Target
 
@@ -152,3 +152,15 @@ def test_the_metrics_page_is_found_beside_the_endpoint() -> None:
 
     with server(answer) as url:
         assert look(Target(url, api="auto"), {}).metrics_path == "/metrics"
+
+
+def test_an_endpoint_that_refuses_a_fixed_length_is_found_before_the_load() -> None:
+    def answer(path: str, body: bytes) -> tuple[int, object]:
+        if "ignore_eos" in json.loads(body):
+            return 400, {"error": {"message": "Unrecognized request argument supplied: ignore_eos"}}
+        return 200, stream("one")
+
+    with server(answer) as url:
+        assert not takes_ignore_eos(Target(url, "m1"), {})
+    with server(lambda *_: (200, stream("one two"))) as url:
+        assert takes_ignore_eos(Target(url, "m1"), {})

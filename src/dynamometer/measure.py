@@ -18,7 +18,7 @@ from dynamometer.client import inprocess
 from dynamometer.client.budget import ClientReport
 from dynamometer.client.course import Progress
 from dynamometer.client.drive import run as drive
-from dynamometer.client.probe import Seen, first_answer, look, token_counter
+from dynamometer.client.probe import Seen, first_answer, look, takes_ignore_eos, token_counter
 from dynamometer.decisions.account import Account, account, write_summary
 from dynamometer.engines import sense
 from dynamometer.engines.dialect import Dialect
@@ -39,6 +39,8 @@ EXACT = (
     2000  # so many prompts are made before the load with the engine's own tokenizer; more are planned by an estimate
 )
 
+FREE_LENGTH = "the endpoint refuses ignore_eos: answers end where the model ends them, output_tokens is the most"
+
 
 class Ready(msgspec.Struct, frozen=True):
     """An endpoint that has been looked at. `experiment` names it with its blanks filled in."""
@@ -48,6 +50,7 @@ class Ready(msgspec.Struct, frozen=True):
     facts: Facts
     doubts: tuple[Doubt, ...] = ()
     answer: str = ""  # to the first question
+    notes: tuple[str, ...] = ()
 
 
 class Beside(msgspec.Struct, frozen=True):
@@ -78,8 +81,12 @@ def ready(experiment: Experiment, facts: Facts, sense_check: bool = True) -> Rea
         text = answer.text or answer.reasoning
         found = sense.doubt(text)
         doubts = (found,) if found else ()
-    known = msgspec.structs.replace(experiment, target=target)
-    return Ready(known, msgspec.structs.replace(seen, target=target), {**seen.facts, **facts}, doubts, text)
+    workload = experiment.workload
+    notes: tuple[str, ...] = ()
+    if sense_check and workload.ignore_eos and not takes_ignore_eos(target, os.environ):
+        workload, notes = msgspec.structs.replace(workload, ignore_eos=False), (FREE_LENGTH,)
+    known = msgspec.structs.replace(experiment, target=target, workload=workload)
+    return Ready(known, msgspec.structs.replace(seen, target=target), {**seen.facts, **facts}, doubts, text, notes)
 
 
 def measure(at: Ready, directory: Path, beside_load: Beside) -> Run:
@@ -92,7 +99,7 @@ def measure(at: Ready, directory: Path, beside_load: Beside) -> Run:
         raise UsageError(f"{directory} holds a run already; give another --out, or go on with it: --resume {directory}")
     begun = origin()
     run = manifest.begin(at.experiment, begun, Provenance.MEASURED, at.facts, beside_load.command)
-    run = msgspec.structs.replace(run, doubts=at.doubts)
+    run = msgspec.structs.replace(run, doubts=at.doubts, notes=at.notes)
     manifest.write(directory, run)
     return _load(run, at, directory, begun, beside_load, frozenset())
 

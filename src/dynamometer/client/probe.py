@@ -94,6 +94,13 @@ def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mappi
     return named, answer
 
 
+def takes_ignore_eos(target: Target, environ: Mapping[str, str]) -> bool:
+    """Whether the endpoint lets one ask for answers of a fixed length; hosted ones refuse the unknown field."""
+    dialect = cast(Dialect, plugins.load("engine", target.api))
+    short = Request(0, (Message("user", "Count to three."),), 2, ignore_eos=True)
+    return _asked(endpoint(target, environ), target, dialect, short).status not in (400, 422)
+
+
 def token_counter(seen: Seen, environ: Mapping[str, str]) -> Callable[[str], int] | None:
     """Counts the prompt tokens of a user message as the engine will, chat template included; None: no way to ask."""
     at, root = endpoint(seen.target, environ), root_path(seen.target.url)
