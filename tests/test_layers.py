@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "dynamometer"
 
-GROUND = {"types", "units", "errors", "plugins"}
+GROUND = {"types", "units", "errors", "plugins", "options"}
 PURE = {"hardware", "workload", "schedule", "policies"}
 OUTSIDE = ["engines", "telemetry", "record"]  # a chain: only to the left
 DRIVERS = {"client", "sim"}
