@@ -15,8 +15,11 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Write summary.json and report.html of each run in RUNS again; with --out, one page over all of them."""
     from dynamometer.cli.output import print_json
     from dynamometer.decisions.account import account, write_summary
+    from dynamometer.errors import UsageError
     from dynamometer.report.html import write_report, write_reports
 
+    if out and len(runs) < 2:
+        raise UsageError("--out makes one page over several runs; name two or more, or leave it out")
     written: list[Path] = []
     for run in runs:
         write_summary(run, account(run).summary)
