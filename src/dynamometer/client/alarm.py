@@ -11,7 +11,7 @@ import ctypes
 import heapq
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from dynamometer.record.clock import Now
@@ -42,6 +42,8 @@ class Alarm:
         self._spec = _TimerSpec()
         self._loop = asyncio.get_running_loop()
         self._descriptor = _timerfd()
+        settime: Callable[..., int] = _libc().timerfd_settime
+        self._set_timer = partial(settime, self._descriptor, _ABSOLUTE, ctypes.byref(self._spec), None)
         self._loop.add_reader(self._descriptor, self._ring)
 
     def until(self, at_ns: int) -> asyncio.Future[None]:
@@ -53,7 +55,8 @@ class Alarm:
         self._count += 1
         heapq.heappush(self._heap, (at_ns, self._count, waiter))
         if self._heap[0][2] is waiter:
-            self._arm(at_ns)
+            self._spec.value_s, self._spec.value_ns = divmod(at_ns, _NS)
+            self._set_timer()
         return waiter
 
     def close(self) -> None:
@@ -79,22 +82,13 @@ class Alarm:
             if not waiter.done():
                 waiter.set_result(None)
         if heap:
-            self._arm(heap[0][0])
-
-    def _arm(self, at_ns: int) -> None:
-        self._spec.value_s, self._spec.value_ns = divmod(at_ns, _NS)
-        _settime()(self._descriptor, _ABSOLUTE, ctypes.byref(self._spec), None)
+            self._spec.value_s, self._spec.value_ns = divmod(heap[0][0], _NS)
+            self._set_timer()
 
 
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-@cache
-def _settime() -> Callable[..., int]:
-    settime: Callable[..., int] = _libc().timerfd_settime
-    return settime
 
 
 def _timerfd() -> int:

@@ -18,7 +18,7 @@ async def closed_loop(course: Course, streams: int, level: float, start_ns: int 
     `level`: the concurrency of all workers together. `start_ns`: when the first requests are due; 0: soon.
     """
     first = list(islice(iter(lambda: course.turns.ready(-1), None), streams))
-    calls = [course.prepare(request, level) for request in first]
+    calls = [course.planner.call(request, course.phase, level) for request in first]
     course.start(start_ns or course.now() + _RUN_UP_NS)
     await course.alarm.until(course.start_ns)
     users = [
@@ -34,29 +34,27 @@ async def closed_loop(course: Course, streams: int, level: float, start_ns: int 
 async def _stream(course: Course, level: float, request: Request, call: Call) -> None:
     """One user. A turn is due when the answer before it on this stream ended, plus the pause that it asks for."""
     turn_ns = course.start_ns
-    while course.taking(turn_ns):
-        answer = await course.pool.ask(call, turn_ns)
-        course.settle(request, answer)
-        following = await _next(course, level, request.index, answer.end_ns)
+    while turn_ns < course.end_ns:
+        ended = course.pool.ask(call, turn_ns)
+        turn_ns = (await ended).end_ns
+        course.settle(request, ended)
+        following = course.turns.ready(request.index) if turn_ns < course.end_ns else None
+        if following is not None and following.after >= 0:
+            following, turn_ns = await _turn(course, level, following, turn_ns)
         if following is None:
             return
-        request, turn_ns = following
-        call = course.prepare(request, level)
+        request = following
+        call = course.planner.call(request, course.phase, level)
 
 
-async def _next(course: Course, level: float, ended: int, end_ns: int) -> tuple[Request, int] | None:
-    """The stream's next request and when it is due; turns of a broken conversation are passed over."""
-    while course.taking(end_ns):
-        request = course.turns.ready(ended)
-        if request is None:
-            return None
-        before = course.turns.before(request)
-        if before is None:
-            return request, end_ns
+async def _turn(course: Course, level: float, request: Request, at_ns: int) -> tuple[Request | None, int]:
+    """Waits until the user has read the answer before; turns of a broken conversation are passed over."""
+    following: Request | None = request
+    while following is not None and (before := course.turns.before(following)) is not None:
         if before.ok:
-            due_ns = max(end_ns, before.end_ns + round(request.think_s * 1e9))
+            due_ns = max(at_ns, before.end_ns + round(following.think_s * 1e9))
             await course.alarm.until(due_ns)
-            return request, due_ns
-        course.skip(request, level, end_ns)
-        ended = request.index
-    return None
+            return following, due_ns
+        course.skip(following, level, at_ns)
+        following = course.turns.ready(following.index) if at_ns < course.end_ns else None
+    return following, at_ns

@@ -11,10 +11,10 @@ import msgspec
 
 from dynamometer.client.alarm import Alarm
 from dynamometer.client.budget import Tally, rss_peak_bytes
-from dynamometer.client.plan import Planner, planned
+from dynamometer.client.plan import Planner
 from dynamometer.client.pool import Pool
 from dynamometer.client.turns import Turns
-from dynamometer.client.wire import Answer, Call
+from dynamometer.client.wire import Answer, Ended
 from dynamometer.engines.fault import explain
 from dynamometer.record.clock import Now, cpu_ns
 from dynamometer.record.log import CANCEL, DUE, PLAN, WireLog
@@ -42,8 +42,8 @@ class Course:
     """Mutable by nature: it is the present state of a run. Its account at the end is a `Tally`."""
 
     def __init__(self, pool: Pool, alarm: Alarm, log: WireLog, planner: Planner, turns: Turns) -> None:
-        self.pool, self.alarm, self.turns = pool, alarm, turns
-        self._log, self._planner = log, planner
+        self.pool, self.alarm, self.planner, self.turns = pool, alarm, planner, turns
+        self._log = log
         self.now: Now = pool.now
         self.phase = "warmup"
         self.reason = ""  # why the run stops before its end
@@ -73,24 +73,18 @@ class Course:
     # --- the loops call these ---
 
     def start(self, at_ns: int) -> None:
-        """The first request is due at `at_ns`; the phase's time runs from there."""
+        """The first request is due at `at_ns`; the phase's time runs from there. No request is due after `end_ns`."""
         self.start_ns = self.last_ns = at_ns
-        self.end_ns = at_ns + self._duration_ns
+        self.end_ns = 0 if self.reason else at_ns + self._duration_ns
 
-    def taking(self, at_ns: int) -> bool:
-        """Whether a request that is due at `at_ns` is still to be sent."""
-        return not self.reason and at_ns < self.end_ns
-
-    def prepare(self, request: Request, level: float) -> Call:
-        """Serializes the request, so that nothing but the write is left for the moment when it is due."""
-        return self._planner.call(request, self.phase, level, self.turns.answers(request))
-
-    def settle(self, request: Request, answer: Answer) -> None:
+    def settle(self, request: Request, ended: Ended) -> None:
         """Takes note of how a request ended."""
+        answer = ended.result()
         self.asked += 1
         self.last_ns = answer.end_ns
-        self.turns.ended(request, answer)
-        if answer.ok:
+        if request.session:
+            self.turns.ended(request, answer)
+        if not answer.error and 200 <= answer.status < 300:
             self.ended += 1
             self._answer_ns += answer.end_ns - answer.sent_ns
             self._unbroken = 0
@@ -99,7 +93,7 @@ class Course:
 
     def skip(self, request: Request, level: float, due_ns: int) -> None:
         """A turn whose predecessor failed cannot be asked as it was meant: it is censored."""
-        row = planned(request, self.phase, level, self.turns.answers(request))
+        row = self.planner.call(request, self.phase, level, sent=False).plan
         self._log.append(PLAN, request.index, due_ns, row)
         self._log.append(DUE, request.index, due_ns)
         self._log.append(CANCEL, request.index, due_ns, b"predecessor")
@@ -117,7 +111,7 @@ class Course:
         """Stops the run now: nothing more is sent, what is in flight is cancelled for this reason."""
         if self.reason:
             return
-        self.reason = reason
+        self.reason, self.end_ns = reason, 0
         self.halted.set()
         self.pool.cancel("deadline" if reason == "deadline" else "interrupt")
         self.alarm.close()

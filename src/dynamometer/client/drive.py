@@ -95,7 +95,8 @@ async def under_way(
     at = endpoint(experiment.target, os.environ)
     pool = Pool(at, experiment.target, log, now_ns)
     alarm = Alarm(now_ns)
-    course = Course(pool, alarm, log, Planner(dialect, experiment.target, at), Turns(requests, dialect))
+    turns = Turns(requests, dialect)
+    course = Course(pool, alarm, log, Planner(dialect, experiment.target, at, turns.texts), turns)
     works = (_watch(course, experiment.grace_s, on_progress, stop), _probe(course))
     beside = [asyncio.ensure_future(work) for work in works]
     for task in beside:
@@ -139,7 +140,8 @@ async def _load(course: Course, experiment: Experiment, schedule: Schedule | Non
         await hold_spare(course, schedule.rate, len(schedule.due_s))
         course.begin("load", experiment.requests, experiment.duration_s)
         levels = rate_at(load, schedule.due_s, experiment.requests, experiment.duration_s)
-        await open_loop(course, zip(schedule.due_s.tolist(), levels.tolist(), strict=True))
+        dues = zip(schedule.due_s.tolist(), levels.tolist(), strict=True)
+        await asyncio.ensure_future(open_loop(course, dues))  # a task of its own: to resume it resumes no caller
     course.refused()  # fewer requests than it takes to stop, all refused: the reason is given all the same
 
 

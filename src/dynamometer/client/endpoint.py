@@ -59,11 +59,11 @@ def endpoint(target: Target, environ: Mapping[str, str]) -> Endpoint:
 
 def serialize(http: HttpRequest, at: Endpoint) -> bytes:
     """The request as it goes over the wire."""
-    return _head(http.method, http.path, http.headers, at) + b"content-length: %d\r\n\r\n" % len(http.body) + http.body
+    return head(http.method, http.path, http.headers, at) + b"content-length: %d\r\n\r\n" % len(http.body) + http.body
 
 
 @lru_cache(maxsize=64)
-def _head(method: str, path: str, headers: Headers, at: Endpoint) -> bytes:
+def head(method: str, path: str, headers: Headers, at: Endpoint) -> bytes:
     """Request line and headers, up to the length. The same for nearly every request of a run, hence the cache."""
     taken = {name.lower() for name, _ in at.users}
     chosen = [(name, value) for name, value in headers if name.lower() not in taken]

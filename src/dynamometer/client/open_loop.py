@@ -23,11 +23,14 @@ async def open_loop(course: Course, dues: Iterator[Due], start_ns: int = 0) -> N
 
     `dues`: one for each request, ascending. `start_ns`: when the load starts; 0: soon.
     """
-    alarm, ask, now, prepare = course.alarm, course.pool.ask, course.now, course.prepare
+    alarm, ask, now, prepare = course.alarm, course.pool.ask, course.now, course.planner.call
     pending: set[Pending] = set()
     origin_ns = start_ns or now() + _RUN_UP_NS
     course.start(origin_ns)
-    while (request := course.turns.take()) is not None and (due := next(dues, None)) is not None:
+    for request in course.turns.source:
+        due = next(dues, None)
+        if due is None:
+            break
         after_s, level = due
         due_ns = origin_ns + round(after_s * 1e9)
         if request.after >= 0:
@@ -35,20 +38,16 @@ async def open_loop(course: Course, dues: Iterator[Due], start_ns: int = 0) -> N
             turn.add_done_callback(course.fail)
             ended: Pending = turn
         else:
-            call = prepare(request, level)
+            call = prepare(request, course.phase, level)
             if due_ns > now():
                 await alarm.until(due_ns)
-            if not course.taking(due_ns):
+            if due_ns >= course.end_ns:
                 break
             answer = ended = ask(call, due_ns)
-            answer.add_done_callback(partial(_settle, course, request))
+            answer.add_done_callback(partial(course.settle, request))
         pending.add(ended)
         ended.add_done_callback(pending.discard)
     await _all(course, pending)
-
-
-def _settle(course: Course, request: Request, ended: Ended) -> None:
-    course.settle(request, ended.result())
 
 
 async def _follow_up(course: Course, request: Request, level: float, due_ns: int) -> None:
@@ -57,10 +56,12 @@ async def _follow_up(course: Course, request: Request, level: float, due_ns: int
     due_ns = max(due_ns, before.end_ns + round(request.think_s * 1e9))
     if before.ok:
         await course.alarm.until(due_ns)
-    if not course.taking(due_ns):
+    if due_ns >= course.end_ns:
         return
     if before.ok:
-        course.settle(request, await course.pool.ask(course.prepare(request, level), due_ns))
+        ended = course.pool.ask(course.planner.call(request, course.phase, level), due_ns)
+        await ended
+        course.settle(request, ended)
     else:
         course.skip(request, level, due_ns)
 

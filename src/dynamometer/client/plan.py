@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Final
 
 import msgspec
 
-from dynamometer.client.endpoint import Endpoint, serialize
+from dynamometer.client.endpoint import Endpoint, head
 from dynamometer.client.wire import Call
 from dynamometer.engines.dialect import Dialect
 from dynamometer.types import Message, Request, Target
 
-_encode = msgspec.json.Encoder().encode
+_NOTHING: Final[Mapping[int, str]] = {}
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +30,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     input_tokens: int
     output_tokens: int
     ignore_eos: bool
-    prompt_sha: str
+    prompt_sha: str  # first 16 hex digits of SHA-256 over the messages as JSON, with the engine's answers put in
 
 
 class Planner(msgspec.Struct, frozen=True):
@@ -37,18 +39,16 @@ class Planner(msgspec.Struct, frozen=True):
     dialect: Dialect
     target: Target
     at: Endpoint
+    texts: Mapping[str, Mapping[int, str]]  # answers so far by session, in the order of the turns
 
-    def call(self, request: Request, phase: str, level: float, answers: Mapping[int, str]) -> Call:
-        """`answers`: the conversation so far. `level`: concurrency or rate in force."""
-        http = self.dialect.request(request, self.target, answers)
-        row = planned(request, phase, level, answers)
-        return Call(request.index, serialize(http, self.at), len(http.body), row, bool(request.session))
+    def call(self, request: Request, phase: str, level: float, sent: bool = True) -> Call:
+        """Serializes all of it, so that nothing but the write is left for the moment when the request is due.
 
-
-def planned(request: Request, phase: str, level: float, answers: Mapping[int, str]) -> bytes:
-    """The request's row as JSON."""
-    return _encode(
-        Row(
+        `level`: concurrency or rate in force. `sent` False: only the row is wanted.
+        """
+        said = self.texts.get(request.session, _NOTHING)
+        messages = _filled(request.messages, said.values()) if said else request.messages
+        row = Row(
             request=request.index,
             phase=phase,
             family=request.family,
@@ -59,16 +59,17 @@ def planned(request: Request, phase: str, level: float, answers: Mapping[int, st
             input_tokens=request.input_tokens,
             output_tokens=request.output_tokens,
             ignore_eos=request.ignore_eos,
-            prompt_sha=prompt_sha(request.messages, answers.values()),
+            prompt_sha=sha256(_encode(messages)).hexdigest()[:16],
         )
-    )
+        if not sent:
+            return Call(request.index, b"", 0, _encode(row))
+        http = self.dialect.request(request, self.target, said)
+        size = len(http.body)
+        data = head(http.method, http.path, http.headers, self.at) + b"content-length: %d\r\n\r\n" % size + http.body
+        return Call(request.index, data, size, _encode(row), bool(request.session))
 
 
-def prompt_sha(messages: tuple[Message, ...], said: Iterable[str]) -> str:
-    """First 16 hex digits of SHA-256 over the messages as JSON, with the engine's answers (`said`, in order) put in."""
-    if any(message.content is None for message in messages):
-        texts = iter(said)
-        messages = tuple(
-            Message(message.role, next(texts, "")) if message.content is None else message for message in messages
-        )
-    return hashlib.sha256(_encode(messages)).hexdigest()[:16]
+def _filled(messages: tuple[Message, ...], said: Iterable[str]) -> tuple[Message, ...]:
+    """The messages with what the engine said in place of the turns that quote it."""
+    texts = iter(said)
+    return tuple(Message(message.role, next(texts, "")) if message.content is None else message for message in messages)

@@ -113,7 +113,9 @@ class Pool:
     # --- connections call these ---
 
     def free(self, connection: Connection) -> None:
-        self._account(connection)
+        self.reads += connection.reads
+        self.body_bytes += connection.body_bytes
+        connection.reads = connection.body_bytes = 0
         if connection.used and self._closers >= _CLOSERS:
             self._busy.discard(connection)
             connection.close()
@@ -128,7 +130,8 @@ class Pool:
             self._idle[connection] = None
 
     def gone(self, connection: Connection) -> None:
-        self._account(connection)
+        self.reads += connection.reads
+        self.body_bytes += connection.body_bytes
         idle = connection in self._idle
         if idle and connection.used and self.now() - connection.last_ns < _AT_ONCE_NS:
             self._closers += 1  # llama.cpp does so after each stream: a request sent in that moment would be lost
@@ -153,11 +156,6 @@ class Pool:
         return retry_after_s(headers["retry-after"])
 
     # --- inside ---
-
-    def _account(self, connection: Connection) -> None:
-        self.reads += connection.reads
-        self.body_bytes += connection.body_bytes
-        connection.reads = connection.body_bytes = 0
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

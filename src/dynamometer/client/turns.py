@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
@@ -30,25 +31,15 @@ class Turns:
     def __init__(self, requests: Iterator[Request], dialect: Dialect) -> None:
         self._requests, self._dialect = requests, dialect
         self._past: dict[int, Past] = {}
-        self._answers: dict[str, dict[int, str]] = {}
+        self.texts: dict[str, dict[int, str]] = {}  # answers of each conversation so far, in the order of the turns
         self._parked: dict[int, list[Request]] = {}  # by the turn they wait for
         self._ready: deque[Request] = deque()
         self._listeners: dict[int, asyncio.Future[None]] = {}
-        self._left = -1  # requests that may still be taken in this phase; below 0: all
+        self.source = requests  # the phase's requests in the order given, ready or not
 
     def allow(self, requests: int) -> None:
         """How many more to hand out; 0: as many as there are."""
-        self._left = requests or -1
-
-    def take(self) -> Request | None:
-        """The next request in the order given, ready or not; None at the end."""
-        if self._left == 0:
-            return None
-        self._left -= 1
-        request = next(self._requests, None)
-        if request is not None and request.after >= 0 and not request.session:
-            raise UsageError(f"request {request.index} follows {request.after} but names no session; give it one")
-        return request
+        self.source = islice(self._requests, requests) if requests else self._requests
 
     def ready(self, ended: int) -> Request | None:
         """The next request that may be asked, for a stream whose request `ended` has just ended (-1: none yet).
@@ -59,9 +50,10 @@ class Turns:
             self._ready.extendleft(reversed(self._parked.pop(ended)))
         if self._ready:
             return self._ready.popleft()
-        while (request := self.take()) is not None:
+        for request in self.source:
             if request.after < 0 or request.after in self._past:
                 return request
+            _check(request)
             self._parked.setdefault(request.after, []).append(request)
         return None
 
@@ -71,21 +63,16 @@ class Turns:
 
     async def over(self, request: Request) -> Past:
         """Waits for the turn before."""
+        _check(request)
         while request.after not in self._past:
             await self._listeners.setdefault(request.after, asyncio.get_running_loop().create_future())
         return self._past[request.after]
 
-    def answers(self, request: Request) -> Mapping[int, str]:
-        """Texts of the conversation so far, by request, in the order of the turns."""
-        return self._answers.get(request.session, {})
-
     def ended(self, request: Request, answer: Answer) -> None:
-        """Takes note of an answer; only a conversation's are parsed during the run."""
-        if not request.session:
-            return
+        """Takes note of a conversation's answer; no other is parsed during the run."""
         text = text_of(self._dialect, answer) if answer.ok else None
         if text is not None:
-            self._answers.setdefault(request.session, {})[request.index] = text
+            self.texts.setdefault(request.session, {})[request.index] = text
         self._past[request.index] = Past(answer.end_ns, text is not None)
         listener = self._listeners.pop(request.index, None)
         if listener is not None:
@@ -94,6 +81,11 @@ class Turns:
     def skipped(self, request: Request, at_ns: int) -> None:
         """A turn that could not be asked: those after it can't either."""
         self.ended(request, Answer(0, {}, b"", 0, at_ns, "cancel: predecessor"))
+
+
+def _check(request: Request) -> None:
+    if not request.session:
+        raise UsageError(f"request {request.index} follows {request.after} but names no session; give it one")
 
 
 def text_of(dialect: Dialect, answer: Answer) -> str | None:

@@ -19,7 +19,7 @@ from dynamometer.record.log import BODY, CANCEL, END, ERROR, HEADERS, RETRY, SEN
 
 Headers = dict[str, str]
 _encode: Final = msgspec.json.Encoder().encode
-_SECRET: Final = frozenset(("set-cookie", "set-cookie2"))  # never in a record
+_SECRET: Final = frozenset((b"set-cookie", b"set-cookie2"))  # never in a record
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -81,9 +81,11 @@ class Connection(asyncio.Protocol):
         "_in_body",
         "_kept",
         "_now",
+        "_odd",
         "_owner",
         "_parser",
         "_pieces",
+        "_raw",
         "_request",
         "_reusable",
         "_status",
@@ -91,6 +93,7 @@ class Connection(asyncio.Protocol):
         "body_bytes",
         "last_ns",
         "on_body",
+        "on_header",
         "reads",
         "sent_ns",
         "used",
@@ -99,7 +102,10 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Owner, log: WireLog, now: Now) -> None:
         self._owner, self._now, self._append = owner, now, log.append
         self._pieces: list[bytes] = []
-        self.on_body: Callable[[bytes], None] = self._pieces.append  # a C function: no Python call for each chunk
+        self._raw: dict[bytes, bytes] = {}
+        # C functions, so that no Python runs for each chunk and each header
+        self.on_body: Callable[[bytes], None] = self._pieces.append
+        self.on_header: Callable[[bytes, bytes], None] = self._raw.__setitem__
         self._headers: Headers = {}
         self._call: Call | None = None
         self._kept: list[bytes] | None = None
@@ -122,11 +128,11 @@ class Connection(asyncio.Protocol):
             return
         self.last_ns = at_ns
         self.reads += 1
+        wrong: Exception | None = None
         try:
             self._feed(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as wrong:
-            self._fail(f"protocol: {type(wrong).__name__}: {wrong}")
-            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as caught:
+            wrong = caught
         pieces = self._pieces
         if pieces:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -135,8 +141,10 @@ class Connection(asyncio.Protocol):
             self.body_bytes += len(body)
             if self._kept is not None:
                 self._kept.append(body)
-        if self._complete:
-            self._finish()
+        if wrong is not None:
+            self._fail(f"protocol: {type(wrong).__name__}: {wrong}")
+        elif self._complete:
+            self._finish() if self._odd else self._end(END, b"", "")
 
     def eof_received(self) -> None:
         """The server sends no more; the transport closes and `connection_lost` follows."""
@@ -147,20 +155,17 @@ class Connection(asyncio.Protocol):
 
     # --- httptools calls these ---
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # trailers are no headers
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-            self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
-
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        raw = {name.lower(): value for name, value in self._raw.items()}
+        self._raw.clear()
         if status < 200:  # 100 Continue, 103 Early Hints: the answer is still to come
-            self._headers.clear()
             return
-        self._status, self._in_body = status, True
-        shown = {key: text for key, text in self._headers.items() if key not in _SECRET}
-        self._append(HEADERS, self._request, self.last_ns, _encode({"status": status, "headers": shown}))
-        if self._kept is None and not 200 <= status < 300:
+        headers = {name.decode("latin-1"): raw[name].decode("latin-1") for name in raw if name not in _SECRET}
+        self._status, self._headers, self._in_body = status, headers, True
+        self._append(HEADERS, self._request, self.last_ns, _encode({"status": status, "headers": headers}))
+        self._odd = not 200 <= status < 300 or "content-encoding" in headers
+        if self._odd and self._kept is None:
             self._kept = []
 
     def on_message_complete(self) -> None:
@@ -173,10 +178,11 @@ class Connection(asyncio.Protocol):
     def send(self, call: Call, ended: Ended, attempt: int, first_sent_ns: int = 0) -> None:
         """Writes the request. `first_sent_ns`: when an earlier attempt was sent."""
         self._call, self._ended, self._attempt, self._request = call, ended, attempt, call.request
-        self._in_body = self._complete = self._reusable = False
+        self._in_body = self._complete = self._reusable = self._odd = False
         self._kept = [] if call.keep else None
         self._status = self.reads = self.body_bytes = 0
         self._headers = {}
+        self._raw.clear()  # trailers of the answer before
         connection = b"reused" if self.used else b"new"
         self.used += 1
         self.sent_ns = self.last_ns = now_ns = self._now()
@@ -188,7 +194,7 @@ class Connection(asyncio.Protocol):
     def cancel(self, reason: str) -> None:
         """Stops the request: what came so far stays in the log, censored."""
         if self._call is not None:
-            self.last_ns = self._now()
+            self.last_ns, self._reusable = self._now(), False
             self._end(CANCEL, reason.encode(), f"cancel: {reason}")
         self._transport.abort()
 
@@ -221,13 +227,13 @@ class Connection(asyncio.Protocol):
             self._fail(self._loss(wrong))
 
     def _finish(self) -> None:
-        """The HTTP message is complete."""
+        """The HTTP message is complete, and it is no plain success."""
         status, headers, call = self._status, self._headers, self._call
         assert call is not None
         coding = headers.get("content-encoding", "identity").lower()
         if status in (429, 503) and (wait_s := self._owner.wait_s(status, headers, self._attempt)) is not None:
             self._resend(call, f"HTTP {status}, Retry-After {headers['retry-after']}", wait_s)
-            self._part()
+            self._owner.free(self) if self._reusable else self._transport.close()
             return
         if 300 <= status < 400:
             to = headers.get("location", "nowhere")
@@ -240,14 +246,6 @@ class Connection(asyncio.Protocol):
         else:
             error = ""
         self._end(ERROR if error else END, error.encode(), error)
-        self._part()
-
-    def _part(self) -> None:
-        """Back to the pool, or closed if the server wants it so."""
-        if self._reusable and not self._transport.is_closing():
-            self._owner.free(self)
-        else:
-            self._transport.close()
 
     def _resend(self, call: Call, reason: str, wait_s: float) -> None:
         self._append(RETRY, call.request, self.last_ns, reason.encode())
@@ -256,16 +254,22 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, error: str) -> None:
         if self._call is not None:
+            self._reusable = False
             self._end(ERROR, error.encode(), error)
         self._transport.abort()
 
     def _end(self, kind: int, note: bytes, error: str) -> None:
+        """The request is over; the connection goes back to the pool, or is closed if the server wants it so."""
         self._append(kind, self._request, self.last_ns, note)
         body = b"".join(self._kept) if self._kept else b""
         answer = Answer(self._status, self._headers, body, self._first_sent_ns, self.last_ns, error)
         self._call, self._kept = None, None
         if not self._ended.done():
             self._ended.set_result(answer)
+        if self._reusable:
+            self._owner.free(self)
+        else:
+            self._transport.close()
 
     def _until_close(self) -> bool:
         """The body has no length of its own and ends with the connection."""

@@ -38,7 +38,7 @@ def post(
         else:
             body[name] = value
     headers = dict(headers)
-    key = api_key(target)
+    key = api_key(target) if target.api_key_env else ""
     if key:
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
     return HttpRequest("POST", path, tuple(headers.items()), msgspec.json.encode(body))

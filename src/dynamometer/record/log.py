@@ -45,7 +45,8 @@ class WireLog:
         self._buffer = bytearray()
         self._origin_ns = origin_ns
         self._descriptor = _open_alone(path)
-        _cut(path, self._descriptor, whole_bytes(path))
+        if os.fstat(self._descriptor).st_size:
+            _cut(path, self._descriptor, whole_bytes(path))
 
     @property
     def origin_ns(self) -> int:
