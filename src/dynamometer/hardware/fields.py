@@ -98,6 +98,9 @@ _SHAPE: Final = frozenset(name for key, names in ALIASES.items() if key not in (
 def read(config: Json) -> Fields:
     """Finds the language model in a config, however deep, and adds the defaults that its type leaves out."""
     own, nested = language_part(config)
+    for part in ("attn_config", "ffn_config"):  # DBRX and MPT keep heads and experts in tables of their own
+        inner = own.get(part)
+        own = {**inner, **own} if isinstance(inner, Mapping) else own
     family = str(own.get("model_type") or "")
     if nested and not family:
         family = str(config.get("model_type") or "")

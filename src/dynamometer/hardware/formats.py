@@ -96,12 +96,13 @@ class Mixture(msgspec.Struct, frozen=True):
     layers: str = ""  # some (first eighth, last eighth, every third between) | eighth (first eighth) | all
     value: str = ""  # attention_v, when it has a type of its own
     out: str = ""  # attention_out
+    first: str = ""  # attention_v of the first two layers and mlp_down of the first sixteenth
 
 
 MIXTURES: Final[dict[str, Mixture]] = {
     "q2_k": Mixture("q2_k", "q6_k", more="q3_k", layers="all", value="q4_k", out="q3_k"),
     "q3_k_s": Mixture("q3_k", "q6_k"),
-    "q3_k_m": Mixture("q3_k", "q6_k", more="q4_k", layers="all", value="q4_k", out="q4_k"),
+    "q3_k_m": Mixture("q3_k", "q6_k", more="q4_k", layers="all", value="q4_k", out="q4_k", first="q5_k"),
     "q4_k_s": Mixture("q4_k", "q6_k", more="q5_k", layers="eighth"),
     "q4_k_m": Mixture("q4_k", "q6_k", more="q6_k", layers="some"),
     "q5_k_s": Mixture("q5_k", "q6_k"),
@@ -222,11 +223,16 @@ def _gguf_bits(part: Part, mixture: Mixture, layers: int, tied: bool) -> float:
     if part.kind == "attention_out" and mixture.out:
         return GGUF_BITS[mixture.out]
     if part.kind == "attention_v" and mixture.value:
-        return GGUF_BITS[mixture.value]
+        return _first(mixture, min(2, layers) / layers, GGUF_BITS[mixture.value])
     if part.kind in ("attention_v", "mlp_down", "experts_down") and more:
         share = _share(layers, mixture.layers)
-        return share * more + (1 - share) * base
+        return _first(mixture, layers // 16 / layers, share * more + (1 - share) * base)
     return base
+
+
+def _first(mixture: Mixture, share: float, bits: float) -> float:
+    """Average bits when a recipe treats the first layers better."""
+    return share * GGUF_BITS[mixture.first] + (1 - share) * bits if mixture.first else bits
 
 
 def _share(layers: int, which: str) -> float:
