@@ -8,6 +8,7 @@ from answer_rows import Answer, connect, run
 from dynamometer.errors import UsageError
 from dynamometer.metrics import as_others, views
 from dynamometer.metrics.summary import summarize
+from dynamometer.report.other_tools import other_table
 
 TABLE = {  # tool: TTFT, TPOT, ITL mean, ITL p99, E2E in ms, tokens
     "vllm-reasoning-content": (960, 18.2, 86.3, 470, 2600, 91),
@@ -93,3 +94,13 @@ def test_a_run_without_answers_gives_no_figure() -> None:
     for tool in as_others.names():
         found = as_others.count_as(connection, tool)
         assert (found.ttft_ms.mean, found.itl_ms.mean, found.output_tokens) == (None, None, 0)
+
+
+def test_both_ways_of_counting_stand_side_by_side() -> None:
+    connection = connect([stream()])
+    views.install(connection, run())
+    table = other_table(as_others.count_as(connection, "llmperf"), as_others.ours(connection))
+    cells = {row[0]: row[1:] for row in table.rows}
+    assert cells["TTFT (ms)"] == ("960", "960", "960", "300", "300", "300")
+    assert cells["TPOT (ms)"][:4] == ("–", "–", "–", "25.6")
+    assert cells["output tokens"] == ("60", "", "", "91", "", "")

@@ -43,7 +43,7 @@ def test_a_missed_objective_says_what_limits_it() -> None:
     slow_decode = decided(plain(100, step=80.0), "tpot_p50<50ms")
     assert "It misses the objective: tpot_p50<50ms. The limit is decoding" in slow_decode.answer
     queue = [Answer(sent=i * 100.0, chunks=[2000.0 if i % 8 == 0 else 50.0], usage={"output": 1}) for i in range(200)]
-    assert "The limit is a queue: half begin within 50 ms" in decided(queue, "ttft_p95<500ms").answer
+    assert "The limit is a queue or stalls: half begin within 50 ms" in decided(queue, "ttft_p95<500ms").answer
     assert "wait that all requests share" in decided(plain(100, ttft=900), "ttft_p50<500ms").answer
     refusing = [*plain(80), *(Answer(sent=8000 + i, done=5, error="http 429: slow down") for i in range(20))]
     assert "The limit is refusal" in decided(refusing, "error_rate<1%").answer

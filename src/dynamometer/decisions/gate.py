@@ -21,6 +21,7 @@ from dynamometer.units import show, significant
 RATES = ("output_tokens_per_s", "input_tokens_per_s", "requests_per_s", "goodput", "attainment", "error_rate")
 SHARES = ("attainment", "error_rate")
 _TIMES = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0}
+_SCALES = {**_TIMES, "%": 0.01}
 _LIMIT = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|<|>)\s*([-+]?)([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zµ%]*)\s*\Z")
 _EXAMPLE = "'ttft_p99<500ms,tpot_p99<50ms'"
 
@@ -135,8 +136,7 @@ def judge(connection: duckdb.DuckDBPyConnection, summary: Summary, slo: Sequence
 
 
 def _judge(connection: duckdb.DuckDBPyConnection, summary: Summary, objective: Objective) -> Met:
-    scale = 0.01 if objective.unit == "%" else _TIMES.get(objective.unit, 1.0)
-    limit = objective.value * scale
+    limit = limit_of(objective)
     observed = observed_in(summary, objective.metric, objective.statistic)
     value = observed.value
     if value is None and objective.statistic in STATISTICS:
@@ -155,6 +155,11 @@ def _judge(connection: duckdb.DuckDBPyConnection, summary: Summary, objective: O
 
 def _doubt(observed: Estimate) -> str:
     return observed.method if observed.value is None else "the interval does not exclude the opposite"
+
+
+def limit_of(objective: Objective) -> float:
+    """The limit in the figure's own unit: ms, a rate, or a share from 0 to 1."""
+    return objective.value * _SCALES.get(objective.unit, 1.0)
 
 
 def observed_in(summary: Summary, metric: str, statistic: str) -> Estimate:
@@ -197,7 +202,7 @@ def _pass(gate: Gate, change: Change | None) -> Passed:
         return Passed(
             gate, change, None, False, f"{gate.text}: the baseline is 0, so a change in per cent has no meaning"
         )
-    scale = change.before / 100 if relative else {**_TIMES, "%": 0.01}.get(gate.unit, 1.0)
+    scale = change.before / 100 if relative else _SCALES.get(gate.unit, 1.0)
     limit, moved = gate.value * scale, change.after - change.before
     passed = holds(moved, gate.op, limit)
     low, high = change.difference.low, change.difference.high

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynamometer.decisions.gate import Met, text
+from dynamometer.decisions.gate import Met, holds, limit_of, text
 from dynamometer.metrics.summary import Summary
 from dynamometer.types import Decision, Doubt, Estimate, Provenance
 from dynamometer.units import show, significant
+
+STARTS = frozenset({"ttft", "ttft_due", "ttfa"})
 
 
 def decide(summary: Summary, judged: Sequence[Met] = ()) -> Decision:
@@ -79,19 +81,20 @@ def _limit(summary: Summary, judged: Sequence[Met]) -> str:
         return "The limit is refusal: requests fail under this load."
     if missed & {"tpot", "itl"}:
         return "The limit is decoding: too many answers share a step, or the model is too slow for this machine."
-    if missed & {"ttft", "ttft_due"}:
-        return _begin(metrics.ttft_ms.estimates["p50"], metrics.ttft_ms.estimates["p90"])
+    if missed & STARTS:
+        return _begin(metrics.ttft_ms.estimates["p50"], [one for one in judged if one.objective.metric in STARTS])
     if "e2e" in missed:
         return "The limit is the length of the answers at this speed: shorter answers or a faster decode."
     return ""
 
 
-def _begin(middle: Estimate, tail: Estimate) -> str:
-    """A late first token is a queue if a few wait much longer than the half, else the prompts themselves."""
-    if middle.value is None or tail.value is None:
+def _begin(middle: Estimate, judged: Sequence[Met]) -> str:
+    """A late first token: of all requests, or of some while the half of them begin in time."""
+    if middle.value is None:
         return "The limit is the wait for the first token."
-    if tail.value > 3 * middle.value:
-        return f"The limit is a queue: half begin within {show(middle)}, but one in ten waits {show(tail)} or more."
+    missed = [one for one in judged if one.met is False]
+    if all(holds(middle.value, one.objective.op, limit_of(one.objective)) for one in missed):
+        return f"The limit is a queue or stalls: half begin within {show(middle)}, the slowest wait far longer."
     return "The limit is the wait that all requests share: prompt processing, or a queue that never empties."
 
 
@@ -101,7 +104,6 @@ def _flips(judged: Sequence[Met]) -> tuple[str, ...]:
     for one in judged:
         value = one.observed.value
         if value and one.met is not None:
-            scale = {"s": 1000.0, "us": 1e-3, "%": 0.01}.get(one.objective.unit, 1.0)
-            away = 100 * (one.objective.value * scale / value - 1)
+            away = 100 * (limit_of(one.objective) / value - 1)
             found.append(f"{text(one.objective)} turns if the figure changes by {away:+.0f} %")
     return tuple(found)

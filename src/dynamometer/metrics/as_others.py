@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from dynamometer.errors import UsageError
+from dynamometer.metrics import views
 from dynamometer.metrics.quantiles import Weighted, weighted
 from dynamometer.metrics.views import columns_of
 from dynamometer.types import Float64
@@ -140,24 +141,45 @@ def names() -> tuple[str, ...]:
     return tuple(TOOLS)
 
 
-def count_as(connection: duckdb.DuckDBPyConnection, tool: str) -> Counted:
-    """The run as `tool` counts it. The views must be installed; the window is that of the views."""
+def rule(tool: str) -> Rule:
     if tool not in TOOLS:
         raise UsageError(f"there is no tool {tool!r} to count as; known: {', '.join(TOOLS)}")
-    rule = TOOLS[tool]
+    return TOOLS[tool]
+
+
+def count_as(connection: duckdb.DuckDBPyConnection, tool: str) -> Counted:
+    """The run as `tool` counts it. The views must be installed; the window is that of the views."""
+    rules = rule(tool)
     at = columns_of(connection, "select * from milestones")
-    start = at["due"] if rule.start else np.zeros_like(at["first"])
-    first, n = at[rule.first], at[rule.tokens]
+    start = at["due"] if rules.start else np.zeros_like(at["first"])
+    first, n = at[rules.first], at[rules.tokens]
     return Counted(
         tool,
-        rule.title,
+        rules.title,
         _figure(first - start),
-        _figure(_tpot(rule, at, start)),
-        _figure(*_itl(connection, rule, at)),
-        _figure(*_gaps(connection, rule, "gaps")) if rule.icl else Figure(),
-        _figure(at[rule.end] - start),
+        _figure(_tpot(rules, at, start)),
+        _figure(*_itl(connection, rules, at)),
+        _figure(*_gaps(connection, rules, "gaps")) if rules.icl else Figure(),
+        _figure(at[rules.end] - start),
         round(float(np.nansum(n))),
-        rule.why,
+        rules.why,
+    )
+
+
+def ours(connection: duckdb.DuckDBPyConnection) -> Counted:
+    """The same plain figures by this product's own rules, to stand beside another tool's."""
+    found = {}
+    for name in ("ttft", "tpot", "itl", "icl", "e2e"):
+        samples = views.samples(connection, name)
+        seen = np.ones(len(samples.value), dtype=np.bool_) if samples.censored is None else ~samples.censored
+        found[f"{name}_ms"] = _figure(samples.value[seen], None if samples.weight is None else samples.weight[seen])
+    tokens = columns_of(connection, "select sum(output_tokens) as tokens from kept where outcome = 'ok'")["tokens"][0]
+    return Counted(
+        tool="dynamometer",
+        title="Dynamometer",
+        output_tokens=round(float(np.nan_to_num(tokens))),
+        why="see the glossary; unfinished requests are left out here, as the other tools do",
+        **found,
     )
 
 
