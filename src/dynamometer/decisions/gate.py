@@ -20,9 +20,9 @@ from dynamometer.units import show, significant
 
 RATES = ("output_tokens_per_s", "input_tokens_per_s", "requests_per_s", "goodput", "attainment", "error_rate")
 SHARES = ("attainment", "error_rate")
-_TIMES = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0}
+_TIMES = {"us": 1e-3, "ms": 1.0, "s": 1000.0}
 _SCALES = {**_TIMES, "%": 0.01}
-_LIMIT = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|<|>)\s*([-+]?)([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zµ%]*)\s*\Z")
+_LIMIT = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|<|>)\s*([-+]?)([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zµμ%]*)\s*\Z")
 _EXAMPLE = "'ttft_p99<500ms,tpot_p99<50ms'"
 
 
@@ -102,6 +102,7 @@ def _split(word: str, kind: str, example: str) -> tuple[str, str, str, str, floa
     if not match:
         raise UsageError(f"{kind} {word!r} can't be read; give limits such as {example}")
     name, op, sign, number, unit = match.groups()
+    unit = "us" if unit in ("µs", "μs") else unit  # both signs are in use for micro
     metric, statistic = _name(name, word, kind)
     allowed = ("%", "") if metric in SHARES else ("",) if metric in RATES else tuple(_TIMES)
     relative = kind == "gate" and unit == "%"
