@@ -43,12 +43,13 @@ class BenchOptions(msgspec.Struct, frozen=True):
 
 @click.command("bench", short_help="Put an engine under load and measure it.")
 @options.target_options
-@click.option("--engine", default="llamacpp", show_default=True, help="Engine to start when no --url is given.")
+@click.option(
+    "--engine", default="llamacpp", show_default=True, help="Engine to start without --url; inprocess.NAME: no HTTP."
+)
 @click.option(
     "--quantization",
-    default="Q8_0",
-    show_default=True,
-    help="Weights of the packaged model: Q8_0, Q4_0, Q4_1, F16, BF16.",
+    default="",
+    help="Weights: a GGUF type (Q8_0, Q4_0, Q2_K, …) or BF16, F16, F32.  [default: as in the file; packaged: Q8_0]",
 )
 @click.option("--slots", type=click.IntRange(1), default=None, help="Its slots.  [default: the concurrency, or 4]")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Its threads.  [default: room for the client]")
