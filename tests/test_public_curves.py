@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
@@ -18,8 +19,8 @@ import curves  # noqa: E402
 
 @pytest.fixture(scope="module")
 def public() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Every fifth curve: the whole takes a minute and is what benchmarks/curves.py is for."""
-    return list(curves.curves(BENCHMARKS / "data" / "serving_aic.csv").values())[::5]
+    """Every eighth curve: the whole takes a minute and is what benchmarks/curves.py is for."""
+    return list(curves.curves(BENCHMARKS / "data" / "serving_aic.csv").values())[::8]
 
 
 def test_left_out_levels_are_predicted_better_than_by_the_hyperbola(public: list) -> None:
@@ -35,16 +36,15 @@ def test_left_out_levels_are_predicted_better_than_by_the_hyperbola(public: list
 
 def test_extrapolations_of_two_levels_miss_less_than_a_tenth_and_their_intervals_hold(public: list) -> None:
     misses = [m for x, y in public if len(x) >= 6 for m in curves.left_out(x, y, [len(x) - 2, len(x) - 1], FORMS)]
-    assert len(misses) >= 30
+    assert len(misses) >= 20
     assert np.median(np.abs([miss.error for miss in misses])) < 0.10
     assert 0.80 <= np.mean([miss.held for miss in misses]) <= 0.99
 
 
 @pytest.mark.parametrize("estimator", ["output_tokens_per_s", "windowed_tokens_per_s"])
 def test_an_h200_is_fitted_within_two_and_a_half_percent_at_every_load(estimator: str) -> None:
-    import csv
-
-    rows = list(csv.DictReader((BENCHMARKS / "data" / "h200_closed.csv").open()))
+    with (BENCHMARKS / "data" / "h200_closed.csv").open() as file:
+        rows = list(csv.DictReader(file))
     x = np.array([float(row["concurrency"]) for row in rows])
     y = np.array([float(row[estimator]) for row in rows])
     found = saturation.fit(x, y)
