@@ -12,16 +12,18 @@ class Words:
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
-        self._ids: list[int] = []  # from the last token before what was not given out yet
-        self._given = ""  # the text of those that were given out
+        self._ids: list[int] = []  # some that were given out, for the decoder's sake, and those that were not
+        self._given = ""  # the text of the former
 
     def add(self, token: int) -> str:
-        """The text that this token completes; "" while a character is not whole."""
+        """The text that this token completes; "" while its character is not whole."""
         self._ids.append(token)
         text = self._decode(self._ids)
-        if text.endswith("\ufffd") and len(self._ids) < 12:
-            return ""
-        new = text[len(self._given) :]
-        self._ids = self._ids[-4:]
-        self._given = self._decode(self._ids)
+        whole = text.rstrip("\ufffd")  # what decoders put for a character that is not whole yet
+        new = whole[len(self._given) :]
+        self._given += new
+        if whole == text:
+            # a character is at most four bytes, so four tokens hold the last one from its beginning
+            self._ids = self._ids[-4:]
+            self._given = self._decode(self._ids)
         return new
