@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from dynamometer.errors import UsageError
+from dynamometer.hardware import prices
 from dynamometer.units import GB, GIB
 
 _VISIBLE: Final = (
@@ -71,7 +72,6 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link: dict[str, list[float | str]] | None = None
     link_name: str = ""
     pcie: dict[str, list[float | str]] | None = None
-    price: dict[str, list[float | str]] | None = None
     rates: dict[str, dict[str, list[float | str]]] = {}
     aliases: tuple[str, ...] = ()
     sparse: bool = False
@@ -119,10 +119,19 @@ def load(key: str) -> Device:
         link=_figure(row.link, GB),
         link_name=row.link_name,
         pcie=_figure(row.pcie, GB),
-        price_usd_h=_figure(row.price),
+        price_usd_h=_price(key),
         sparse=row.sparse,
         note=row.note,
     )
+
+
+def _price(key: str) -> Figure | None:
+    """Every published price of the device and hour, whoever owns it; prices.py tells them apart."""
+    lines = sorted(prices.hours(key), key=lambda line: line.usd)
+    if not lines:
+        return None
+    said = dict.fromkeys(prices.source_text(line.by, line.date) for line in lines)
+    return Figure(tuple(dict.fromkeys(line.usd for line in lines)), tuple(said))
 
 
 def devices() -> list[Device]:
