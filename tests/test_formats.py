@@ -116,7 +116,9 @@ def test_an_unknown_format_lists_the_known_ones(bad: str) -> None:
         (
             {
                 "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 32, "type": "int", "symmetric": True}}},
+                "config_groups": {
+                    "g": {"weights": {"num_bits": 4, "group_size": 32, "type": "int", "symmetric": True}}
+                },
             },
             "int4",
             32,

@@ -7,9 +7,39 @@ import pytest
 from dynamometer.errors import UsageError
 from dynamometer.hardware import gpu
 
-WANTED = """a10 a100-pcie a100-sxm l40s rtx-4090 rtx-6000-ada h100-pcie h100-sxm h100-nvl h200 h800 b200 gb200 b300 mi300x mi325x
-mi355x tpu-v5e tpu-v6e gaudi-3 ascend-910b ascend-910c mlu370 jetson-orin-nx-16gb jetson-agx-orin rk3588 apple-m2-ultra
-apple-m3-ultra apple-m4-ultra epyc-9654 xeon-8480""".split()
+WANTED = [
+    "a10",
+    "a100-pcie",
+    "a100-sxm",
+    "l40s",
+    "rtx-4090",
+    "rtx-6000-ada",
+    "h100-pcie",
+    "h100-sxm",
+    "h100-nvl",
+    "h200",
+    "h800",
+    "b200",
+    "gb200",
+    "b300",
+    "mi300x",
+    "mi325x",
+    "mi355x",
+    "tpu-v5e",
+    "tpu-v6e",
+    "gaudi-3",
+    "ascend-910b",
+    "ascend-910c",
+    "mlu370",
+    "jetson-orin-nx-16gb",
+    "jetson-agx-orin",
+    "rk3588",
+    "apple-m2-ultra",
+    "apple-m3-ultra",
+    "apple-m4-ultra",
+    "epyc-9654",
+    "xeon-8480",
+]
 
 
 @pytest.mark.parametrize("name", WANTED)

@@ -70,7 +70,8 @@ def test_a_larger_share_makes_room_for_so_many_tokens() -> None:
     assert v.fits
 
 
-# GiB on each GPU that vLLM 0.11 printed at start-up on H100 80 GB (llm-d-planner's table, Apache-2.0): cache that was left
+# GiB on each GPU that vLLM 0.11 printed at start-up on H100 80 GB (llm-d-planner's table, Apache-2.0): cache that was
+# left
 PROFILES = [
     ("llama-3.1-8b", {}, 51.38),
     ("qwen3-32b", {}, 4.45),
@@ -116,7 +117,9 @@ def test_the_caches_tokens_are_what_vllm_counted_on_an_h200_within_five_percent(
 
 def test_the_weights_on_the_gpu_are_what_vllm_loaded() -> None:
     assert (breakdown(source.load("llama-3.1-8b"), Deployment()).weights or 0) / GIB == pytest.approx(15.004, rel=0.005)
-    assert (breakdown(source.load("deepseek-v2-lite"), Deployment()).weights or 0) / GIB == pytest.approx(29.32, rel=0.005)
+    assert (breakdown(source.load("deepseek-v2-lite"), Deployment()).weights or 0) / GIB == pytest.approx(
+        29.32, rel=0.005
+    )
 
 
 def test_the_memory_flag_is_a_share_of_what_the_engine_says() -> None:
@@ -159,7 +162,9 @@ def test_capacity_is_what_is_left_after_each_sequences_state() -> None:
 
 
 def test_a_state_that_nobody_gave_is_unknown_and_not_zero() -> None:
-    model = from_config({"num_hidden_layers": 48, "full_attention_interval": 4, "num_attention_heads": 16, "head_dim": 256})
+    model = from_config(
+        {"num_hidden_layers": 48, "full_attention_interval": 4, "num_attention_heads": 16, "head_dim": 256}
+    )
     assert breakdown(model, Deployment()).state_per_sequence is None
 
 
@@ -206,14 +211,18 @@ def test_more_context_concurrency_or_bits_never_needs_less(
 
 
 @settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(SOME), concurrency=st.integers(1, 40), gib=st.floats(10, 200), context=st.integers(1, 40_000))
+@given(
+    name=st.sampled_from(SOME), concurrency=st.integers(1, 40), gib=st.floats(10, 200), context=st.integers(1, 40_000)
+)
 def test_what_is_said_to_fit_does_and_one_more_does_not(name: str, concurrency: int, gib: float, context: int) -> None:
     model = source.load(name)
     d = Deployment(context=context, concurrency=concurrency, memory_bytes=gib * GIB)
     b = breakdown(model, d)
     v = judge(model, d, b)
     if v.concurrency_max:
-        assert sequence_bytes(model, d) * v.concurrency_max <= b.room < sequence_bytes(model, d) * (v.concurrency_max + 1)
+        assert (
+            sequence_bytes(model, d) * v.concurrency_max <= b.room < sequence_bytes(model, d) * (v.concurrency_max + 1)
+        )
     if 0 < v.context_max < model.context_max:
         assert sequence_bytes(model, d, v.context_max) * concurrency <= b.room
         assert sequence_bytes(model, d, v.context_max + 1) * concurrency > b.room

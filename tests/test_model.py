@@ -138,7 +138,9 @@ def test_interleaved_windows_are_charged_their_window_and_never_left_out() -> No
 
 def test_hybrid_models_cache_in_attention_layers_only() -> None:
     """C07: charged on every layer they come out 4 to 7 times too big."""
-    linear = config(num_hidden_layers=48, full_attention_interval=4, num_attention_heads=16, num_key_value_heads=2, head_dim=256)
+    linear = config(
+        num_hidden_layers=48, full_attention_interval=4, num_attention_heads=16, num_key_value_heads=2, head_dim=256
+    )
     pattern = config(
         num_hidden_layers=20, hybrid_override_pattern="MEMEM*EMEMEM*EMEMEM*", num_key_value_heads=2, head_dim=128
     )

@@ -7,7 +7,8 @@ import pytest
 from dynamometer.hardware import gpu, roofline, source
 from dynamometer.hardware.model import parameters_total
 
-# median milliseconds of one decode step, vLLM 0.26 on one H200, Llama-3.1-8B shape in bf16 at context 512, measured here
+# median milliseconds of one decode step, vLLM 0.26 on one H200, Llama-3.1-8B shape in bf16 at context 512, measured
+# here
 STEPS_MS = {1: 4.9809, 2: 4.9658, 4: 5.0726, 8: 5.1627, 16: 5.3565, 32: 5.8377, 64: 6.7349, 128: 8.7152}
 
 

@@ -118,7 +118,9 @@ def deployment(model: Model, device: Device | None, count: int, asked: dict[str,
     from dynamometer.units import byte_size
 
     pp = int(str(asked["pp"]))
-    tp = asked["tp"] if isinstance(asked["tp"], int) else max(1, count // pp)
+    tp = asked["tp"] if isinstance(asked["tp"], int) else max(1, count // max(pp, 1))
+    if tp < 1 or pp < 1:
+        raise UsageError(f"tensor parallelism is {tp} and pipeline parallelism {pp}; give 1 or more of each")
     if count and count % (tp * pp):
         raise UsageError(f"--count {count} is no multiple of tp {tp} × pp {pp}; give a multiple")
     replicas = max(1, count // (tp * pp))
@@ -132,7 +134,7 @@ def deployment(model: Model, device: Device | None, count: int, asked: dict[str,
     wanted = int(str(asked["concurrency"]))
     return (
         Deployment(
-            context=_tokens(asked["context"], "--context") or 1,
+            context=_tokens(asked["context"], "--context"),
             concurrency=-(-wanted // replicas) if wanted > 0 else wanted,
             weights=kind,
             kv=str(asked["kv"]),

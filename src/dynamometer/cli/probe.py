@@ -13,7 +13,13 @@ def command() -> None:
 @command.command("memory")
 @click.option("--size", default="", help="One array, e.g. 256MiB.  [default: four times the last-level cache]")
 @click.option("--threads", type=click.IntRange(0, 4096), default=0, help="0: every core this process may use.")
-@click.option("--repeats", type=click.IntRange(3, 1000), default=7, show_default=True)
+@click.option(
+    "--repeats",
+    type=click.IntRange(3, 1000),
+    default=7,
+    show_default=True,
+    help="Times each kernel runs; the first only warms up.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def memory(size: str, threads: int, repeats: int, as_json: bool) -> None:
     """Memory bandwidth on all cores: copy, scale, add, triad and read, best of the repeats as STREAM reports it."""

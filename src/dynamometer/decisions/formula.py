@@ -59,7 +59,7 @@ def _runs(text: str) -> list[tuple[list[str], str]]:
     tokens: list[str] = []
     start = 0
     end = -1
-    for match in [*_TOKEN.finditer(_UNITS.sub(" ; ", text[:4000])), None]:
+    for match in [*_TOKEN.finditer(_UNITS.sub(lambda m: ";" * len(m[0]), text[:4000])), None]:
         kind = match.lastgroup if match else "other"
         word = match[0] if match else ""
         usable = kind in ("number", "op") or (kind == "name" and (word.lower() in _NAMES or word.lower() in _FUNCTIONS))
@@ -94,7 +94,7 @@ def _trims(tokens: list[str]) -> list[str]:
 
 
 def _parse(source: str, printed: str) -> Formula | None:
-    if not re.search(r"[*/]", source) or len(source) > _LONGEST:
+    if not re.search(r"[*/^×·÷]", printed) or not re.search(r"[*/]", source) or len(source) > _LONGEST:
         return None
     try:
         tree = ast.parse(source, mode="eval")

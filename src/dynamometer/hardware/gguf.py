@@ -120,6 +120,8 @@ def _parse(view: mmap.mmap, path: Path) -> Header:
     for _ in range(tensors):
         info, at = _tensor(view, at)
         infos.append(info)
+    if at > len(view):
+        raise ValueError("the header ends after the file")
     return Header(version, found, tuple(infos), at)
 
 
@@ -200,6 +202,9 @@ def read_model(path: Path) -> Model:
         raise UsageError(
             f"{path} holds no language model (no {architecture or 'general.architecture'}.block_count key)"
         )
+    stored, size = sum(tensor.bytes for tensor in header.tensors), path.stat().st_size
+    if header.bytes + stored > size:
+        raise UsageError(f"{path} has {size:,} B, its tensors take {header.bytes + stored:,} B; finish the download")
     config = as_config(header)
     model = from_config(config, path.stem, f"GGUF header of {path.name}")
     experts, chosen = config.get("num_experts"), config.get("num_experts_per_tok")
@@ -217,7 +222,7 @@ def read_model(path: Path) -> Model:
         parts=merge(parts),
         missing=(),
         notes=notes,
-        stored_bytes=sum(tensor.bytes for tensor in header.tensors),
+        stored_bytes=stored,
         quantization=None,
         dtype="fp16",
     )
