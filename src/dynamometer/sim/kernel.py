@@ -23,7 +23,6 @@ class Timeline:
         self._heap: list[tuple[float, int, Actor]] = []
         self._order = 0
         self.now_s = 0.0
-        self.steps = 0
 
     def wake(self, actor: Actor, at_s: float) -> None:
         """The actor acts at `at_s` instead of at whatever time it had before. Equal times keep the order of these calls."""
@@ -42,7 +41,6 @@ class Timeline:
             self.now_s = at_s
             actor.wake_s = NEVER
             actor.act(at_s)
-            self.steps += 1
             if actor.wake_s < NEVER:
                 self._order += 1
                 heappush(heap, (actor.wake_s, self._order, actor))
