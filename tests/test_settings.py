@@ -47,3 +47,40 @@ def test_no_file_means_no_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("DYNO_CONFIG", raising=False)
     if find() is None:
         assert defaults("bench") == {}
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from dynamometer.cli import dyno
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYNO_BENCH_RATE", "nonsense")
+    said = CliRunner().invoke(dyno, ["bench"])
+    assert said.exit_code == 2
+    assert "nonsense" in said.output
+    said = CliRunner().invoke(dyno, ["bench", "--rate", "2", "--concurrency", "3"])
+    assert "exclude each other" in str(said.exception)
+    monkeypatch.delenv("DYNO_BENCH_RATE")
+    write(tmp_path, '[bench]\nrate = 7.0\nurl = "nowhere"')
+    said = CliRunner().invoke(dyno, ["bench", "--concurrency", "3", "--url", "http://127.0.0.1:9/v1"])
+    assert "exclude each other" in str(said.exception), "the rate comes from the file, the address from the line"
+    said = CliRunner().invoke(dyno, ["bench"])
+    assert "'nowhere'" in str(said.exception)
+
+
+def test_the_shell_completes_verbs_and_options() -> None:
+    import os
+    import subprocess
+    import sys
+
+    def complete(words: str, at: int) -> str:
+        environment = {**os.environ, "COMP_WORDS": words, "COMP_CWORD": str(at), "_DYNO_COMPLETE": "bash_complete"}
+        code = "from dynamometer.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert "plain,bench" in complete("dyno ben", 1)
+    assert "plain,--concurrency" in complete("dyno bench --conc", 2)

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 from sample_run import manifest
 
+from dynamometer.decisions.compare import Change, Comparison
 from dynamometer.errors import RecordError
-from dynamometer.report.run_tables import load_text, runs_table
+from dynamometer.report.run_tables import compare_table, load_text, runs_table
 from dynamometer.report.table import Table, draw, estimates, markdown, plain, statistics_table, terminal
 from dynamometer.types import Estimate, Load
 
@@ -152,3 +153,14 @@ def test_a_title_with_markup_is_printed_as_it_is() -> None:
     stream = io.StringIO()
     draw(Table("[bold]x[/bold] :smile:", ("", "v"), ()), Console(file=stream, width=80))
     assert "[bold]x[/bold] :smile:" in stream.getvalue()
+
+
+def test_a_comparison_prints_no_percentile_that_the_sample_cannot_carry() -> None:
+    def change(statistic: str, value: float | None, metric: str = "ttft") -> Change:
+        told = Estimate(value, value, value, 20, "ms")
+        return Change(metric, statistic, 100.0, 110.0, told, told, 5.0, "slower")
+
+    changes = (change("mean", 10.0), change("p99", None), change("mean", 10.0, "ttft_due"))
+    table = compare_table(Comparison(("a",), ("b",), 20, changes, ()))
+    assert [row[0] for row in table.rows] == ["TTFT (ms) mean"]
+    assert "Too few samples to compare p99 of every metric." in table.notes

@@ -68,7 +68,7 @@ def dyno(ctx: click.Context) -> None:
     from dynamometer.cli.settings import defaults
 
     if ctx.invoked_subcommand:
-        ctx.default_map = defaults(ctx.invoked_subcommand)
+        ctx.default_map = {ctx.invoked_subcommand: defaults(ctx.invoked_subcommand)}
 
 
 def main(args: list[str] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dynamometer.decisions.compare import Comparison
+from dynamometer.decisions.compare import Change, Comparison
 from dynamometer.errors import RecordError
 from dynamometer.metrics.distribution import Distribution
 from dynamometer.metrics.summary import Metrics, Summary
@@ -142,25 +142,49 @@ def runs_table(found: Sequence[tuple[Path, Run | RecordError]]) -> Table:
 
 
 def compare_table(comparison: Comparison) -> Table:
-    """Both sides of each figure, their ratio and difference with intervals, the noise floor and the verdict."""
-    rows = []
-    for change in comparison.changes:
-        unit = f" ({change.difference.unit})" if change.difference.unit else ""
-        rows.append(
-            (
-                f"{change.metric} {HEADINGS.get(change.statistic, change.statistic)}".strip() + unit,
-                "n/a" if change.before is None else significant(change.before),
-                "n/a" if change.after is None else significant(change.after),
-                figure_text(change.ratio),
-                figure_text(change.difference),
-                "n/a" if change.noise is None else significant(change.noise),
-                change.verdict,
-            )
-        )
+    """Both sides of each figure, their ratio and difference with intervals, the noise floor and the verdict.
+
+    A figure that the sample can't carry is named in a note and not printed; what equals another row is left out.
+    """
+    shown = [change for change in comparison.changes if change.difference.value is not None]
+    untold = [change for change in comparison.changes if change.difference.value is None]
+    twice = _same_as_sent(shown)
+    rows = [_compared(change) for change in shown if not (twice and change.metric == "ttft_due")]
     how = f"{comparison.paired:,} requests compared in pairs." if comparison.paired else "Unpaired."
+    names = sorted({HEADINGS.get(change.statistic, change.statistic) for change in untold if change.statistic})
+    few = (f"Too few samples to compare {', '.join(names)} of every metric.",) if names else ()
     columns = ("", "before", "after", "after / before", "after - before", "noise floor", "verdict")
     title = f"{', '.join(comparison.baseline)} and then {', '.join(comparison.candidate)}"
-    return Table(title, columns, tuple(rows), (how, *comparison.notes))
+    return Table(title, columns, tuple(rows), (how, *few, *comparison.notes))
+
+
+def _same_as_sent(changes: Sequence[Change]) -> bool:
+    """Whether latency from due says no more than latency from sent: the client was on time on both sides."""
+    means = {change.metric: change for change in changes if change.statistic == "mean"}
+    sent, due = means.get("ttft"), means.get("ttft_due")
+    if sent is None or due is None or sent.before is None or due.before is None:
+        return False
+    return (
+        sent.after is not None
+        and due.after is not None
+        and all(
+            abs(late - on_time) <= SAME * on_time
+            for late, on_time in ((due.before, sent.before), (due.after, sent.after))
+        )
+    )
+
+
+def _compared(change: Change) -> tuple[str, ...]:
+    name = SHOWN.get(f"{change.metric}_ms") or UNITS.get(change.metric, change.metric.replace("_", " "))
+    return (
+        f"{name} {HEADINGS.get(change.statistic, change.statistic)}".strip(),
+        "n/a" if change.before is None else significant(change.before),
+        "n/a" if change.after is None else significant(change.after),
+        figure_text(change.ratio),
+        figure_text(change.difference),
+        "n/a" if change.noise is None else significant(change.noise),
+        change.verdict,
+    )
 
 
 def side_by_side(runs: Sequence[tuple[Run, Summary]]) -> Table:
