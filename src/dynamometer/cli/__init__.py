@@ -68,7 +68,10 @@ def dyno(ctx: click.Context) -> None:
     from dynamometer.cli.settings import defaults
 
     if ctx.invoked_subcommand:
-        ctx.default_map = {ctx.invoked_subcommand: defaults(ctx.invoked_subcommand)}
+        assert isinstance(ctx.command, Verbs)
+        verb = ctx.command.get_command(ctx, ctx.invoked_subcommand)
+        options = {str(parameter.name) for parameter in verb.params} if verb else set()
+        ctx.default_map = {ctx.invoked_subcommand: defaults(ctx.invoked_subcommand, options)}
 
 
 def main(args: list[str] | None = None) -> None:
