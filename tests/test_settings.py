@@ -9,7 +9,6 @@ import pytest
 from dynamometer.cli.settings import defaults, find
 from dynamometer.errors import MissingPath, UsageError
 
-
 OPTIONS = {"seed", "output_tokens", "concurrency"}
 
 
