@@ -10,8 +10,8 @@ without theirs.
 
 The client is one process that drives the load, writes the log, decodes it and writes the rows. Its CPU time is user and
 system time of all of that, start of the interpreter included. Some two thirds of it are the kernel's: reading 48,000
-small segments a second and acknowledging each. Delayed acknowledgements (TCP_QUICKACK off) would save a quarter of it, but
-then a server that has not set TCP_NODELAY stalls, and the client would have made it slow; so they stay as they are.
+small segments a second and acknowledging each. Delayed acknowledgements (TCP_QUICKACK off) would save a quarter of it,
+but then a server that has not set TCP_NODELAY stalls, and the client would have made it slow; so they stay as they are.
 """
 
 from __future__ import annotations
@@ -181,43 +181,58 @@ def drive_once(url: str, streams: int, rounds: int, workers: int, folder: Path) 
     (folder / "client.json").write_bytes(msgspec.json.encode(account.client))
 
 
+def tokenizer(folder: Path) -> Path:
+    """A tokenizer of a few words: the other tools want one, and this machine may be without a network."""
+    words = {word: i for i, word in enumerate(("[UNK]", "Say", "tok", "the", "of", "and", "to", "a", "in", "is"))}
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
+    unknown = {"id": 0, "content": "[UNK]", "special": True}
+    unknown |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    nothing = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    whole = {"version": "1.0", **nothing, "added_tokens": [unknown], "pre_tokenizer": {"type": "Whitespace"}}
+    place = folder / "tokenizer"
+    place.mkdir()
+    (place / "tokenizer.json").write_text(json.dumps({**whole, "model": model}))
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "model_max_length": 100_000}
+    (place / "tokenizer_config.json").write_text(json.dumps(kind))
+    return place
+
+
 def aiperf(venv: Path, program: Path, streams: int, rounds: int) -> Measured:
     """AIPerf on the same load."""
     with TemporaryDirectory() as place:
         folder, log = Path(place), Path(place) / "truth.csv"
         with truth(program, log) as url:
             command = [str(venv / "bin" / "aiperf"), "profile", "--model", "truth", "--url", url.removesuffix("/v1")]
-            command += ["--endpoint-type", "chat", "--streaming", "--tokenizer", "builtin", "--ui", "none"]
+            command += ["--endpoint-type", "chat", "--streaming", "--tokenizer", str(tokenizer(folder)), "--ui", "none"]
             command += ["--concurrency", str(streams), "--request-count", str(streams * rounds)]
             command += ["--synthetic-input-tokens-mean", "16", "--output-tokens-mean", str(TOKENS)]
             process = timed([*command, "--artifact-dir", place], folder)
-        rows = [row for row in known(log) if row["tokens"] == TOKENS]
-        (path,) = folder.rglob("profile_export_aiperf.json")
-        found = json.loads(path.read_text())["time_to_first_token"]
-        return msgspec.structs.replace(
-            measured(rows, [0.0], process, None), ttft_mean_ms=found["avg"], ttft_p99_ms=found["p99"]
-        )
+        found = json.loads((folder / "profile_export_aiperf.json").read_text())["time_to_first_token"]
+        return others(log, process, found["avg"], found["p99"])
 
 
 def guidellm(venv: Path, program: Path, streams: int, rounds: int) -> Measured:
     """GuideLLM on the same load."""
     with TemporaryDirectory() as place:
         folder, log = Path(place), Path(place) / "truth.csv"
-        data = folder / "prompts.jsonl"
-        line = json.dumps({"prompt": "Say tok.", "output_tokens_count": TOKENS})
-        data.write_text(f"{line}\n" * (streams * rounds))
+        data, out = folder / "prompts.jsonl", folder / "benchmarks.json"
+        row = json.dumps({"prompt": "Say tok.", "output_tokens_count": TOKENS})
+        data.write_text(f"{row}\n" * (streams * rounds))
         with truth(program, log) as url:
-            command = [str(venv / "bin" / "guidellm"), "run", "--backend"]
+            command = [str(venv / "bin" / "guidellm"), "run", "--disable-progress", "--backend"]
             command += [f"kind=openai_http,target={url.removesuffix('/v1')},model=truth"]
-            command += ["--profile", f"kind=concurrent,streams={streams}", "--data", str(data)]
+            command += ["--profile", f"kind=concurrent,streams={streams}", "--data", f"kind=json_file,path={data}"]
+            command += ["--tokenizer", f"kind=hf_auto,model={tokenizer(folder)}"]
             command += ["--constraint", f"kind=max_requests,count={streams * rounds}"]
-            process = timed([*command, "--output-dir", place], folder)
-        rows = [row for row in known(log) if row["tokens"] == TOKENS]
-        found = json.loads((folder / "benchmarks.json").read_text())["benchmarks"][0]["metrics"]
-        ttft = found["time_to_first_token_ms"]["successful"]
-        return msgspec.structs.replace(
-            measured(rows, [0.0], process, None), ttft_mean_ms=ttft["mean"], ttft_p99_ms=ttft["percentiles"]["p99"]
-        )
+            process = timed([*command, "--output", f"kind=json,path={out}"], folder)
+        found = json.loads(out.read_text())["benchmarks"][0]["metrics"]["time_to_first_token_ms"]["successful"]
+        return others(log, process, found["mean"], found["percentiles"]["p99"])
+
+
+def others(log: Path, process: tuple[float, float, float], mean_ms: float, p99_ms: float) -> Measured:
+    """What another tool says of its own run. Its peak memory is that of its largest process."""
+    rows = [row for row in known(log) if row["tokens"] == TOKENS]
+    return msgspec.structs.replace(measured(rows, [0.0], process, None), ttft_mean_ms=mean_ms, ttft_p99_ms=p99_ms)
 
 
 HEAD = (
