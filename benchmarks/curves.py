@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from dynamometer.models import saturation
-from dynamometer.models.forms import FORMS
+from dynamometer.models.forms import THROUGHPUT, Form
 from dynamometer.types import Float64
 
 DATA = Path(__file__).parent / "data" / "serving_aic.csv"
@@ -51,7 +51,7 @@ def curves(path: Path) -> dict[str, tuple[Float64, Float64]]:
     return {name: (xy[0], xy[1]) for name, xy in kept.items()}
 
 
-def left_out(x: Float64, y: Float64, gone: list[int], families: tuple[saturation.Form, ...]) -> list[Miss]:
+def left_out(x: Float64, y: Float64, gone: list[int], families: tuple[Form, ...]) -> list[Miss]:
     """The levels `gone`, predicted from the others."""
     stay = np.setdiff1d(np.arange(len(x)), gone)
     fitted = saturation.fit(x[stay], y[stay], level=LEVEL, resamples=2, families=families)
@@ -78,7 +78,7 @@ def main() -> None:
     for path in [Path(name) for name in sys.argv[1:]] or [DATA]:
         found = curves(path)
         print(f"{path.name}: {len(found)} curves")
-        for name, families in (("chosen by held-out error", FORMS), ("the hyperbola alone", FORMS[:1])):
+        for name, families in (("chosen by held-out error", THROUGHPUT), ("the hyperbola alone", THROUGHPUT[:1])):
             inside, beyond, fitted = [], [], []
             for x, y in found.values():
                 fitted.append(saturation.fit(x, y, resamples=2, families=families).chosen.fit.misfit)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dynamometer.models import saturation
-from dynamometer.models.forms import FORMS
+from dynamometer.models.forms import THROUGHPUT
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -25,7 +25,7 @@ def public() -> list[tuple[np.ndarray, np.ndarray]]:
 
 def test_left_out_levels_are_predicted_better_than_by_the_hyperbola(public: list) -> None:
     errors = {}
-    for name, families in (("chosen", FORMS), ("hyperbola", FORMS[:1])):
+    for name, families in (("chosen", THROUGHPUT), ("hyperbola", THROUGHPUT[:1])):
         misses = [m for x, y in public for i in range(1, len(x) - 1) for m in curves.left_out(x, y, [i], families)]
         errors[name] = np.median(np.abs([miss.error for miss in misses]))
         if name == "chosen":
@@ -35,7 +35,7 @@ def test_left_out_levels_are_predicted_better_than_by_the_hyperbola(public: list
 
 
 def test_extrapolations_of_two_levels_miss_less_than_a_tenth_and_their_intervals_hold(public: list) -> None:
-    misses = [m for x, y in public if len(x) >= 6 for m in curves.left_out(x, y, [len(x) - 2, len(x) - 1], FORMS)]
+    misses = [m for x, y in public if len(x) >= 6 for m in curves.left_out(x, y, [len(x) - 2, len(x) - 1], THROUGHPUT)]
     assert len(misses) >= 20
     assert np.median(np.abs([miss.error for miss in misses])) < 0.10
     assert 0.80 <= np.mean([miss.held for miss in misses]) <= 0.99

@@ -9,7 +9,7 @@ import pytest
 
 from dynamometer.errors import Refused, UsageError
 from dynamometer.models import saturation
-from dynamometer.models.forms import FORMS, box
+from dynamometer.models.forms import THROUGHPUT, Form
 from dynamometer.models.leastsq import solve
 from dynamometer.types import Float64
 
@@ -26,8 +26,8 @@ def noisy(y: Float64, seed: int, sigma: float = 0.04) -> Float64:
 
 
 class TestLeastSquares:
-    @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-    def test_each_family_finds_its_own_parameters_again(self, form: saturation.Form) -> None:
+    @pytest.mark.parametrize("form", THROUGHPUT, ids=lambda form: form.name)
+    def test_each_family_finds_its_own_parameters_again(self, form: Form) -> None:
         truth = {
             "hyperbola": [9.3, 4.3],
             "usl": [5.0, -4.0, -10.0],
@@ -35,32 +35,32 @@ class TestLeastSquares:
             "two regimes": [-4.5, -9.0, -8.0, 3.0],
         }[form.name]
         y = np.exp(form.curve(np.array([truth]), LEVELS))
-        found = solve(form.curve, LEVELS, np.log(y), form.starts(LEVELS, y[0]), box(form, LEVELS, y[0]))
+        found = solve(form.curve, LEVELS, np.log(y), form.starts(LEVELS, y[0]), form.box(LEVELS, y[0]))
         assert np.allclose(form.curve(found.theta, LEVELS), np.log(y), atol=2e-3)
         assert found.theta[0][0] == pytest.approx(truth[0], abs=0.05)
 
     def test_a_batch_gives_what_its_members_give_alone(self) -> None:
-        form = FORMS[0]
+        form = THROUGHPUT[0]
         y = np.log([noisy(hyperbola(LEVELS), seed) for seed in range(5)])
-        starts, bounds = form.starts(LEVELS, hyperbola(LEVELS)), box(form, LEVELS, hyperbola(LEVELS))
+        starts, bounds = form.starts(LEVELS, hyperbola(LEVELS)), form.box(LEVELS, hyperbola(LEVELS))
         together = solve(form.curve, LEVELS, y, starts, bounds).theta
         alone = np.array([solve(form.curve, LEVELS, row[None], starts, bounds).theta[0] for row in y])
         assert np.allclose(together, alone, atol=1e-5)
 
     def test_a_weight_of_zero_leaves_a_point_out(self) -> None:
-        form, y = FORMS[0], hyperbola(LEVELS)
+        form, y = THROUGHPUT[0], hyperbola(LEVELS)
         spoilt = np.log(np.where(LEVELS == 8, 3 * y, y))[None]
         weight = (LEVELS != 8).astype(float)[None]
-        found = solve(form.curve, LEVELS, spoilt, form.starts(LEVELS, y), box(form, LEVELS, y), weight)
+        found = solve(form.curve, LEVELS, spoilt, form.starts(LEVELS, y), form.box(LEVELS, y), weight)
         assert np.exp(found.theta[0]) == pytest.approx([A, B], rel=1e-3)
 
     def test_scipy_finds_no_better_minimum(self) -> None:
         from scipy.optimize import least_squares
 
-        form = FORMS[2]
+        form = THROUGHPUT[2]
         for seed in range(5):
             y = np.log(noisy(hyperbola(LEVELS), seed, 0.1))
-            bounds = box(form, LEVELS, np.exp(y))
+            bounds = form.box(LEVELS, np.exp(y))
             ours = solve(form.curve, LEVELS, y[None], form.starts(LEVELS, np.exp(y)), bounds).cost[0]
             start = form.starts(LEVELS, np.exp(y))[0]
             theirs = least_squares(lambda p, y=y: form.curve(p, LEVELS) - y, start, bounds=bounds)
@@ -121,7 +121,7 @@ def test_ninety_percent_intervals_of_parameters_and_knee_hold_about_ninety_perce
     held = {"a": 0, "b": 0, "knee": 0}
     n = 0
     for seed in range(300):
-        found = saturation.fit(x, noisy(hyperbola(x), seed), resamples=150, families=FORMS[:1])
+        found = saturation.fit(x, noisy(hyperbola(x), seed), resamples=150, families=THROUGHPUT[:1])
         n += 1
         parts = {**found.chosen.fit.parameters, "knee": found.knee}
         for name, truth in (("a", A), ("b", B), ("knee", B)):
@@ -135,7 +135,7 @@ def test_with_four_runs_a_level_runs_are_drawn_again_and_the_coverage_stays() ->
     x = np.repeat(LEVELS[1:7], 4)
     held = n = 0
     for seed in range(300):
-        found = saturation.fit(x, noisy(hyperbola(x), seed, 0.05), resamples=150, families=FORMS[:1])
+        found = saturation.fit(x, noisy(hyperbola(x), seed, 0.05), resamples=150, families=THROUGHPUT[:1])
         b = found.chosen.fit.parameters["b"]
         assert b.low is not None
         assert b.high is not None
@@ -201,7 +201,7 @@ def test_residuals_name_the_level_that_misses() -> None:
 
 
 def test_three_levels_are_too_few_and_bad_values_are_refused() -> None:
-    with pytest.raises(Refused, match="3 concurrency levels are too few"):
+    with pytest.raises(Refused, match="3 load levels are too few"):
         saturation.fit(np.array([1.0, 2, 4, 4]), np.array([1.0, 2, 3, 3]))
     with pytest.raises(UsageError, match="above 0"):
         saturation.fit(LEVELS, np.zeros(8))
