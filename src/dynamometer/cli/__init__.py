@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "devices": ("devices", "List devices with their published figures and sources."),
     "audit": ("audit", "Judge published claims: possible, implausible, impossible, inconsistent."),
     "probe": ("probe", "Measure this machine's real bandwidth."),
+    "align": ("align", "Compare engines fairly, or say why that would not be fair."),
     "serve": ("serve", "Start a real engine and keep it up until Ctrl-C."),
     "doctor": ("doctor", "Say what is here, what is missing and how to get it."),
 }
