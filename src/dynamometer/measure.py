@@ -17,8 +17,8 @@ from dynamometer import plugins
 from dynamometer.client import inprocess
 from dynamometer.client.budget import ClientReport
 from dynamometer.client.course import Progress
-from dynamometer.client.drive import run as drive
 from dynamometer.client.probe import Seen, first_answer, look, takes_ignore_eos, token_counter
+from dynamometer.client.workers import run as drive
 from dynamometer.decisions.account import Account, account, write_summary
 from dynamometer.engines import sense
 from dynamometer.engines.dialect import Dialect
@@ -60,6 +60,8 @@ class Beside(msgspec.Struct, frozen=True):
     samplers: tuple[Sampler, ...] = ()
     on_progress: Callable[[Progress], None] = lambda _: None
     command: str = ""
+    workers: int = 0  # client processes; 0 = as many as the load needs
+    missing: tuple[str, ...] = ()  # sensors that are not there, beyond what the samplers say
     engine: Engine | None = None  # one inside this process, to be asked in place of an endpoint
 
 
@@ -147,15 +149,19 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
             if beside_load.engine is not None:
                 report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, beside_load.on_progress)
             else:
-                report = drive(experiment, rest, schedule, dialect, log, beside_load.on_progress)
-        run = msgspec.structs.replace(run, engine={**run.engine, "sensors_missing": "; ".join(missing())})
+                report = drive(experiment, rest, schedule, dialect, log, beside_load.on_progress, beside_load.workers)
+        run = msgspec.structs.replace(
+            run, engine={**run.engine, "sensors_missing": "; ".join((*beside_load.missing, *missing()))}
+        )
     finally:
         log.close()
         sample_log.close()
         if report is None:  # the load could not be made; the record says so and stays readable
             manifest.write(directory, manifest.finish(run, "interrupted", clock.now_ns(), {}, ()))
     run = manifest.finish(run, report.status, report.end_ns, report.client, report.doubts)
-    notes = [note for note in (made.account(), *made.notes) if note]
+    several = f"{report.client['workers']:.0f} client processes: {report.workers_because}"
+    told = (made.account(), *made.notes, several if report.client.get("workers", 1) > 1 else "")
+    notes = [note for note in told if note]
     run = msgspec.structs.replace(run, notes=tuple(dict.fromkeys((*run.notes, *notes))))
     manifest.write(directory, run)
     return run

@@ -29,7 +29,9 @@ from dynamometer.record.clock import now_ns, wall_ns
 from dynamometer.report import brief, live
 from dynamometer.report.run_tables import load_text
 from dynamometer.report.table import terminal
+from dynamometer.telemetry.choice import samplers
 from dynamometer.telemetry.process import listeners
+from dynamometer.telemetry.sampler import Sampler
 from dynamometer.types import Experiment, Run, Target
 
 Facts = dict[str, str | int | float]
@@ -44,6 +46,8 @@ class Up(msgspec.Struct, frozen=True):
     facts: Facts
     pids: tuple[int, ...] = ()
     engine: Engine | None = None  # loaded into this process
+    samplers: tuple[Sampler, ...] = ()
+    missing: tuple[str, ...] = ()  # sensors
 
 
 def bench(experiment: Experiment, given: BenchOptions) -> int:
@@ -55,6 +59,7 @@ def bench(experiment: Experiment, given: BenchOptions) -> int:
     code = 0
     with _endpoint(experiment.target, given.engine, settings, console, given.quiet) as up:
         at = _look(msgspec.structs.replace(experiment, target=up.target), up, given, console)
+        up = _watched(up, at, given)
         for folder in folders:
             run = _one(partial(measure.measure, at, folder), experiment, up, given, console)
             code = max(code, _tell(measure.sum_up(folder), folder, given, console))
@@ -80,6 +85,7 @@ def resume(given: BenchOptions) -> int:
         experiment = msgspec.structs.replace(run.experiment, target=up.target)
         at = _look(experiment, up, given, console)
         folder = given.resume
+        up = _watched(up, at, given)
         _one(partial(measure.resume, at, folder), experiment, up, given, console)
         return _tell(measure.sum_up(folder), folder, given, console)
 
@@ -134,6 +140,16 @@ def _look(experiment: Experiment, up: Up, given: BenchOptions, console: Console)
     return at
 
 
+def _watched(up: Up, at: measure.Ready, given: BenchOptions) -> Up:
+    """The same with what can be read beside the load: the engine's own page, this machine's GPUs."""
+    page = given.metrics_url
+    if not page and at.seen.metrics_path:
+        whole = urlsplit(at.experiment.target.url)
+        page = f"{whole.scheme}://{whole.netloc}{at.seen.metrics_path}"
+    found, missing = samplers(page, here=bool(up.pids) or up.engine is not None)
+    return msgspec.structs.replace(up, samplers=found, missing=missing)
+
+
 def _one(
     drive: Callable[[measure.Beside], Run],
     experiment: Experiment,
@@ -145,7 +161,17 @@ def _one(
     command = shlex.join(["dyno", *sys.argv[1:]])
     title = f"{experiment.name}: {load_text(experiment.load)}"
     with live.watch(title, console, quiet=given.quiet or given.as_json) as show:
-        return drive(measure.Beside(up.pids, (), lambda now: show(_shown(now, experiment)), command, up.engine))
+        return drive(
+            measure.Beside(
+                engine_pids=up.pids,
+                samplers=up.samplers,
+                on_progress=lambda now: show(_shown(now, experiment)),
+                command=command,
+                workers=given.workers,
+                missing=up.missing,
+                engine=up.engine,
+            )
+        )
 
 
 def _shown(now: Driven, experiment: Experiment) -> live.Progress:

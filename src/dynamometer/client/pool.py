@@ -147,6 +147,7 @@ class Pool:
 
     def again(self, call: Call, ended: Ended, attempt: int, sent_ns: int, wait_s: float) -> None:
         self.retries += 1
+        self._closers += not wait_s  # no Retry-After: the connection was dead, though the server is alive
         self._pausing[ended] = call, sent_ns
         self._start(self._resend(call, ended, attempt, sent_ns, wait_s))
 
