@@ -22,7 +22,7 @@ from dynamometer.errors import MissingPath, RecordError
 from dynamometer.record import manifest
 from dynamometer.record.decode import decode, replay, replies
 from dynamometer.record.log import shards
-from dynamometer.record.rows import Column, Events, Fact, Plan, Rows, plan_columns, type_name
+from dynamometer.record.rows import KINDS, Column, Events, Fact, Plan, Rows, plan_columns, type_name
 from dynamometer.types import Provenance, Run
 
 read_run: Final = manifest.read
@@ -155,7 +155,7 @@ class Writer:
         """`source`: what the rows were made from, noted in the file."""
         self._directory, self._source = directory, source
         self._connection = duckdb.connect()
-        self._parts = 0
+        self._parts = self._request_parts = 0
         try:
             self._folder = TemporaryDirectory(prefix=".rows-", dir=directory)
         except OSError as wrong:
@@ -175,14 +175,18 @@ class Writer:
             self._folder.cleanup()
 
     def events(self, batch: Events) -> None:
-        """Appends a batch."""
-        self._write(
-            "events", EVENT_COLUMNS, batch.columns(), Path(self._folder.name) / f"events-{self._parts:06d}.parquet"
+        """Appends a batch. Kinds and notes travel as codes: the engine looks the words up, a column at a time."""
+        words = {"kind": _sql_list(KINDS), "note": _sql_list(batch.notes or ("",))}
+        chosen = ", ".join(
+            f"{words[name]}[{name} + 1] AS {name}" if name in words else f"{name}::{kind} AS {name}"
+            for name, kind in EVENT_COLUMNS.items()
         )
+        codes = {name: getattr(batch, name) for name in EVENT_COLUMNS}
+        self._write(chosen, codes, Path(self._folder.name) / f"events-{self._parts:06d}.parquet")
         self._parts += 1
 
     def requests(self, columns: Mapping[str, Column]) -> None:
-        """All requests, by column name; a column that is left out has the default of `rows.Plan`."""
+        """Appends requests, by column name; a column that is left out has the default of `rows.Plan`."""
         unknown = set(columns) - set(REQUEST_COLUMNS)
         sizes = {len(column) for column in columns.values()}
         if unknown or len(sizes) != 1 or "request" not in columns:
@@ -195,11 +199,13 @@ class Writer:
             name: columns[name] if name in columns else np.full(size, defaults[name], dtype=_dtype(kind))
             for name, kind in REQUEST_COLUMNS.items()
         }
-        self._write("requests", REQUEST_COLUMNS, full, Path(self._folder.name) / "requests.parquet")
+        path = Path(self._folder.name) / f"requests-{self._request_parts:06d}.parquet"
+        chosen = ", ".join(f"{name}::{kind} AS {name}" for name, kind in REQUEST_COLUMNS.items())
+        self._write(chosen, full, path)
+        self._request_parts += 1
 
-    def _write(self, name: str, types: Mapping[str, str], columns: Mapping[str, Column], path: Path) -> None:
+    def _write(self, chosen: str, columns: Mapping[str, Column], path: Path) -> None:
         self._connection.register("batch", dict(columns))
-        chosen = ", ".join(f"{column}::{kind} AS {column}" for column, kind in types.items())
         self._copy(f"SELECT {chosen} FROM batch", path)
         self._connection.unregister("batch")
 
@@ -214,12 +220,13 @@ class Writer:
         folder = Path(self._folder.name)
         if not self._parts:
             self.events(Rows().take())
-        parts = sorted(folder.glob("events-*.parquet"))
-        if len(parts) == 1:
-            parts[0].rename(folder / "events.parquet")
-        else:
-            several = sql_text(folder / "events-*.parquet")
-            self._copy(f"SELECT * FROM read_parquet({several})", folder / "events.parquet")
+        for name, order in (("requests", " ORDER BY request"), ("events", "")):
+            parts = sorted(folder.glob(f"{name}-*.parquet"))
+            if len(parts) == 1:
+                parts[0].rename(folder / f"{name}.parquet")
+            else:
+                several = sql_text(folder / f"{name}-*.parquet")
+                self._copy(f"SELECT * FROM read_parquet({several}){order}", folder / f"{name}.parquet")
         for name in ("requests.parquet", "events.parquet"):
             os.replace(folder / name, self._directory / name)
 
@@ -250,6 +257,10 @@ def timeline(directory: Path, request: int) -> list[Fact]:
 
 def _dtype(sql_type: str) -> str:
     return {"INTEGER": "int32", "VARCHAR": "object", "DOUBLE": "float64", "BOOLEAN": "bool"}[sql_type]
+
+
+def _sql_list(words: Iterable[str]) -> str:
+    return "[" + ", ".join(sql_text(word) for word in words) + "]"
 
 
 def sql_text(value: object) -> str:

@@ -34,6 +34,7 @@ class Batch:
         self.tick = self.n = 0
         self.context = self.windowed = 0.0
         self.growing = 0  # sequences whose window is not full
+        self.peak_context = 0.0
         self._stops: list[tuple[int, Sequence]] = []
         self._keep = keep_times
         self._times: list[float] = []
@@ -110,6 +111,8 @@ class Batch:
         self.tick += steps
         self.context += self.n * steps * self.gain
         self.windowed += self.growing * steps
+        if self.context > self.peak_context:
+            self.peak_context = self.context
         if ends_s:
             self._times.extend(ends_s)
         stops, tick = self._stops, self.tick

@@ -52,6 +52,8 @@ class Outcome(msgspec.Struct, frozen=True):
     peak_blocks_share: float
     decode_steps: int
     prefill_steps: int
+    peak_context: float  # tokens that one decode step read
+    peak_tokens: int  # tokens of one step
 
 
 class _Courier:
@@ -144,6 +146,8 @@ class Cluster:
             max(engine.peak_blocks / engine.memory.total for engine in engines),
             sum(engine.decode_steps for engine in engines),
             sum(engine.prefill_steps for engine in engines),
+            max(engine.batch.peak_context for engine in engines),
+            max(engine.peak_tokens for engine in engines),
         )
 
     def _no_more(self, now_s: float) -> None:

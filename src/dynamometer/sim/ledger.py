@@ -80,7 +80,7 @@ class RowLedger:
         if len(parts) > 1:
             table = table[np.lexsort((table["rank"], table["at_ns"], table["request"]))]
         self.end_s = max(self.end_s, float(table["at_ns"].max()) / 1e9)
-        notes = NOTES
+        notes: tuple[str, ...] = NOTES
         errors = {s.error for s in done if s.error}
         if errors:
             notes, table = _with_errors(table, [s for s in done if s.error])

@@ -56,7 +56,7 @@ class Replica:
         self._open = False  # the last tick's time is not final
         self._extra_s = 0.0  # swapping, charged to the next step
         self.busy_s = 0.0
-        self.decode_steps = self.prefill_steps = self.preemptions = self.peak_blocks = 0
+        self.decode_steps = self.prefill_steps = self.preemptions = self.peak_blocks = self.peak_tokens = 0
 
     # ── requests come ──
 
@@ -222,6 +222,8 @@ class Replica:
         self._extra_s = 0.0
         self._place_step(now_s, device_s, self._price.launch_prompts_s(tokens))
         self.prefill_steps += 1
+        if tokens > self.peak_tokens:
+            self.peak_tokens = tokens
         if n:
             self._advance([self._end_s] if self._keep else NO_TIMES, 1)
         if sampled > n:
