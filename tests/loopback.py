@@ -6,6 +6,9 @@ import asyncio
 import itertools
 import json
 import ssl
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -175,3 +178,44 @@ def drive(at: Experiment, requests: Iterator[Request] | None, directory: Path) -
     finally:
         log.close()
     return Driven(report, list(read_frames(path)))
+
+
+CLIENT = """
+    import itertools, sys
+    from pathlib import Path
+    from dynamometer.client.workers import run
+    from dynamometer.engines.openai import chat
+    from dynamometer.record.clock import origin
+    from dynamometer.record.log import WireLog
+    from dynamometer.types import Experiment, Load, Message, Request, Target, Workload
+
+    url, path, workers, count = sys.argv[1:]
+    log = WireLog(Path(path), origin().monotonic_ns)
+    load = Load("closed", concurrency=4)
+    at = Experiment("t", Target(url, "m"), Workload(), load, requests=int(count), duration_s=0 if int(count) else 60)
+    requests = (Request(i, (Message("user", "x"),), 8) for i in itertools.count())
+    account = run(at, requests, None, chat, log, lambda p: print(p.ended, flush=True), int(workers))
+    log.close()
+    print(account.status, account.ended, account.cancelled, account.client["rss_peak_bytes"], flush=True)
+"""
+
+
+def client(url: str, path: Path, workers: int, requests: int = 0) -> list[str]:
+    """The command of a client of 4 streams in a process of its own; 0 requests: for a minute."""
+    return [sys.executable, "-c", textwrap.dedent(CLIENT), url, str(path), str(workers), str(requests)]
+
+
+def started(url: str, path: Path, workers: int) -> subprocess.Popen[str]:
+    """Such a client, once it has finished ten requests."""
+    process = subprocess.Popen(client(url, path, workers), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while int(process.stdout.readline()) < 10:
+        pass
+    return process
+
+
+async def slow(exchange: Exchange) -> None:
+    """Answers in 50 ms."""
+    await exchange.send(STREAM + chunk(event("a")))
+    await asyncio.sleep(0.05)
+    await exchange.send(chunk(event("b", "stop")) + LAST)

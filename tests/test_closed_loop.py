@@ -8,13 +8,25 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loopback import STREAM, Driven, Exchange, answer, chunk, closed, drive, event, experiment, request, serving, whole
+from loopback import (
+    Driven,
+    Exchange,
+    answer,
+    client,
+    closed,
+    drive,
+    event,
+    experiment,
+    request,
+    serving,
+    slow,
+    started,
+    whole,
+)
 
 from dynamometer.client.course import Progress
 from dynamometer.client.drive import run
@@ -279,61 +291,28 @@ def test_a_display_that_fails_ends_the_run_with_its_own_error(tmp_path: Path) ->
 
 # --- the end by hand ---
 
-CLIENT = """
-    import itertools, sys
-    from pathlib import Path
-    from dynamometer.client.drive import run
-    from dynamometer.engines.openai import chat
-    from dynamometer.record.clock import origin
-    from dynamometer.record.log import WireLog
-    from dynamometer.types import Experiment, Load, Message, Request, Target, Workload
-
-    log = WireLog(Path(sys.argv[2]), origin().monotonic_ns)
-    at = Experiment("t", Target(sys.argv[1], "m"), Workload(), Load("closed", concurrency=3), duration_s=60)
-    requests = (Request(i, (Message("user", "x"),), 8) for i in itertools.count())
-    account = run(at, requests, None, chat, log, lambda p: print(p.ended, flush=True))
-    log.close()
-    print(account.status, account.ended, account.cancelled, flush=True)
-"""
-
-
-async def slow(exchange: Exchange) -> None:
-    await exchange.send(STREAM + chunk(event("a")))
-    await asyncio.sleep(0.05)
-    await exchange.send(chunk(event("b", "stop")) + b"0\r\n\r\n")
-
-
-def started(url: str, path: Path) -> subprocess.Popen[str]:
-    """A client in a process of its own that has finished some requests."""
-    command = [sys.executable, "-c", textwrap.dedent(CLIENT), url, str(path)]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert client.stdout is not None
-    while int(client.stdout.readline()) < 10:
-        pass
-    return client
-
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_close_the_log_and_censor_what_was_in_flight(kind: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "wire.log"
-    with serving(slow) as served, started(served.url, path) as client:
+    with serving(slow) as served, started(served.url, path, workers=1) as client:
         client.send_signal(kind)
         said, _ = client.communicate(timeout=10)
-    status, ended, cancelled = said.split()[-3:]
+    status, ended, cancelled = said.split()[-4:-1]
     assert client.returncode == 0
     assert status == "interrupted"
     frames = list(read_frames(path))
     assert sum(f[0] == END for f in frames) == int(ended)
     notes = [f[3] for f in frames if f[0] == CANCEL]
     assert notes == [b"interrupt"] * int(cancelled)
-    assert 1 <= int(cancelled) <= 3
+    assert 1 <= int(cancelled) <= 4
     plans, ends = ({f[1] for f in frames if f[0] in kinds} for kinds in ((PLAN,), (END, ERROR, CANCEL)))
     assert plans == ends
 
 
 def test_kill_9_leaves_all_finished_answers_whole(tmp_path: Path) -> None:
     path = tmp_path / "wire.log"
-    with serving(slow) as served, started(served.url, path) as client:
+    with serving(slow) as served, started(served.url, path, workers=1) as client:
         client.send_signal(signal.SIGKILL)
         client.communicate(timeout=10)
     frames = list(read_frames(path))
@@ -371,13 +350,10 @@ def test_memory_of_the_client_does_not_grow_with_the_answers(tmp_path: Path) -> 
         await exchange.send(reply)
 
     def peak_bytes(requests: int) -> float:
-        code = textwrap.dedent(CLIENT).replace("duration_s=60", f"requests={requests}")
-        code += "\nprint(account.client['rss_peak_bytes'])\n"
         path = tmp_path / f"{requests}.log"
         with serving(script) as served:
-            command = [sys.executable, "-c", code, served.url, str(path)]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            said = subprocess.run(client(served.url, path, 1, requests), capture_output=True, text=True, check=True)
         assert os.path.getsize(path) > requests * 1_000_000
-        return float(said.split()[-1])
+        return float(said.stdout.split()[-1])
 
     assert peak_bytes(60) - peak_bytes(6) < 10e6

@@ -7,15 +7,12 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from loopback import STREAM, Exchange, answer, chunk, closed, event, experiment, request, serving, whole
+from loopback import Exchange, answer, closed, experiment, request, serving, slow, started, whole
 
 from dynamometer import schedule as schedules
 from dynamometer.client.budget import ClientReport
@@ -148,45 +145,12 @@ def test_a_time_limit_holds_for_workers_too(tmp_path: Path) -> None:
     assert account.ended == account.asked > 8
 
 
-CLIENT = """
-    import itertools, sys
-    from pathlib import Path
-    from dynamometer.client.workers import run
-    from dynamometer.engines.openai import chat
-    from dynamometer.record.clock import origin
-    from dynamometer.record.log import WireLog
-    from dynamometer.types import Experiment, Load, Message, Request, Target, Workload
-
-    log = WireLog(Path(sys.argv[2]), origin().monotonic_ns)
-    at = Experiment("t", Target(sys.argv[1], "m"), Workload(), Load("closed", concurrency=4), duration_s=60)
-    requests = (Request(i, (Message("user", "x"),), 8) for i in itertools.count())
-    account = run(at, requests, None, chat, log, lambda p: print(p.ended, flush=True), 2)
-    log.close()
-    print(account.status, account.ended, account.cancelled, flush=True)
-"""
-
-
-async def slow(exchange: Exchange) -> None:
-    await exchange.send(STREAM + chunk(event("a")))
-    await asyncio.sleep(0.05)
-    await exchange.send(chunk(event("b", "stop")) + b"0\r\n\r\n")
-
-
-def started(url: str, path: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", textwrap.dedent(CLIENT), url, str(path)]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert client.stdout is not None
-    while int(client.stdout.readline()) < 10:
-        pass
-    return client
-
-
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_parent_ends_all_workers_in_order(kind: signal.Signals, tmp_path: Path) -> None:
-    with serving(slow) as served, started(served.url, tmp_path / "wire.log") as client:
+    with serving(slow) as served, started(served.url, tmp_path / "wire.log", workers=2) as client:
         client.send_signal(kind)
         said, _ = client.communicate(timeout=15)
-    status, ended, cancelled = said.split()[-3:]
+    status, ended, cancelled = said.split()[-4:-1]
     assert status == "interrupted"
     frames = {path.name: list(read_frames(path)) for path in shards(tmp_path)}
     assert len(of(frames, END)) == int(ended)
@@ -195,7 +159,7 @@ def test_a_signal_to_the_parent_ends_all_workers_in_order(kind: signal.Signals, 
 
 
 def test_workers_end_in_order_when_their_parent_is_killed(tmp_path: Path) -> None:
-    with serving(slow) as served, started(served.url, tmp_path / "wire.log") as client:
+    with serving(slow) as served, started(served.url, tmp_path / "wire.log", workers=2) as client:
         client.kill()
         client.communicate(timeout=10)
         frames: dict[str, list[Frame]] = {}
