@@ -51,6 +51,17 @@ class Events(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.request)
 
+    def columns(self) -> dict[str, Column]:
+        """The columns as they stand in the file, by name."""
+        return {
+            "request": self.request,
+            "kind": np.array(KINDS, dtype=object)[self.kind],
+            "at_ns": self.at_ns,
+            "n": self.n,
+            "bytes": self.bytes,
+            "note": np.array(self.notes, dtype=object)[self.note],
+        }
+
 
 class Rows:
     """Collects the facts of finished requests; `take` gives them as columns and starts anew."""
