@@ -18,6 +18,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("show", "Print one run's figures."),
     "export": ("export", "Write a run's rows as Parquet, CSV or JSON lines."),
     "compare": ("compare", "Compare two runs, with intervals, a noise floor and gates."),
+    "fit": ("fit", "Fit a saturation curve to runs at several loads."),
+    "simulate": ("simulate", "Run an experiment on a simulated engine; the same rows, labelled simulated."),
     "memory": ("memory", "Say what fits where: weights, cache, buffers, limits."),
     "devices": ("devices", "List devices with their published figures and sources."),
     "audit": ("audit", "Judge published claims: possible, implausible, impossible, inconsistent."),

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dynamometer.errors import Refused
+from dynamometer.errors import Refused, UsageError
 from dynamometer.types import Float64
 
 Flags = npt.NDArray[np.bool_]
@@ -80,14 +80,20 @@ def phases(log: Mapping[str, Float64], requests: Mapping[str, Mapping[str, Float
     return sorted(found, key=lambda phase: float(phase.seen.due_s[0]))
 
 
+def chosen(found: list[Phase], names: list[str]) -> list[Phase]:
+    """The phases of those names, all if none is named."""
+    known = [phase.name for phase in found]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no phase {name!r}; the log has {', '.join(known) or 'none'}")
+    return [phase for phase in found if not names or phase.name in names]
+
+
 def rows(steps: Steps, keep: Flags) -> Steps:
     """The rows of a mask; a kept row whose predecessor is not kept is marked as fresh."""
     fresh = steps.fresh | ~np.concatenate([[False], keep[:-1]])
     return Steps(
-        **{
-            name: (fresh if name == "fresh" else getattr(steps, name))[keep]
-            for name in Steps.__struct_fields__
-        }
+        **{name: (fresh if name == "fresh" else getattr(steps, name))[keep] for name in Steps.__struct_fields__}
     )
 
 

@@ -12,7 +12,18 @@ import numpy as np
 
 from dynamometer.errors import MissingExtra, Refused
 from dynamometer.hardware.stepcost import Host, StepCost
-from dynamometer.models.steplog import Flags, Phase, Steps, before, depth, join, mixed, overlapped, prompt_pairs, settled
+from dynamometer.models.steplog import (
+    Flags,
+    Phase,
+    Steps,
+    before,
+    depth,
+    join,
+    mixed,
+    overlapped,
+    prompt_pairs,
+    settled,
+)
 from dynamometer.types import Estimate, Fit, Float64
 
 KNOTS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -92,7 +103,9 @@ def fit_cost(parts: list[Steps]) -> StepCost:
     steps = join(parts)
     good = settled(steps)
     if int(good.sum()) < _LEAST_ROWS:
-        raise Refused(f"only {int(good.sum())} decode steps in a row; a step time needs {_LEAST_ROWS}. Record a longer run")
+        raise Refused(
+            f"only {int(good.sum())} decode steps in a row; a step time needs {_LEAST_ROWS}. Record a longer run"
+        )
     ahead = depth(steps)
     host = _fit_host(steps, good, ahead)
     spacing = before_diff(steps)

@@ -39,7 +39,11 @@ class Pricing:
         self.gain = expected_tokens(guess) if guess.draft else 1.0
         self._drag = drag = 1.0 + guess.draft * guess.draft_cost
         self._table = linear_table(cost, most_tokens + 2)
-        self.sequence_s, self.context_s, self.window_s = cost.sequence_s * drag, cost.context_s * drag, cost.window_s * drag
+        self.sequence_s, self.context_s, self.window_s = (
+            cost.sequence_s * drag,
+            cost.context_s * drag,
+            cost.window_s * drag,
+        )
         self.launch_s, self.launch_n_s = cost.host.decode_s, cost.host.decode_per_sequence_s
         self.prepare_s = cost.host.prepare_s
         self._graph_s: list[float] = []

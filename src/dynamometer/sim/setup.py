@@ -37,7 +37,9 @@ class Setup(msgspec.Struct, frozen=True):
 def memory(cache: Cache) -> Memory:
     """An empty cache of one replica."""
     if cache.tokens < 1:
-        raise UsageError("there is no room for a KV cache: the weights fill the memory; use more devices or smaller weights")
+        raise UsageError(
+            "there is no room for a KV cache: the weights fill the memory; use more devices or smaller weights"
+        )
     if cache.slab:
         return Contiguous(cache.tokens, cache.slab)
     return Paged(cache.tokens // cache.block, cache.block, cache.window, cache.share_prefixes)
