@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -109,13 +110,14 @@ def _endpoint(target: Target, engine: str, settings: Settings, console: Console,
         inside = load(name, target.model, settings, now_ns)
         model = str(inside.facts.get("model_file", target.model or "packaged"))
         there = msgspec.structs.replace(target, url=f"inprocess://{name}", model=model, api="inprocess")
-        yield Up(there, {SERVED + "engine": engine, SERVED + "model": target.model, **_again(settings)}, (), inside)
+        again = {SERVED + "engine": engine, SERVED + "model": target.model, **_again(settings)}
+        yield Up(there, again, (os.getpid(),), inside)  # its memory and CPU are this process's
         inside.close()
         return
     with ExitStack() as running:
         with stages(console, quiet) as stage:
             up = running.enter_context(serve(engine, target.model, settings, now_ns=now_ns, progress=stage))
-        again: Facts = {SERVED + "engine": engine, SERVED + "model": target.model, **_again(settings)}
+        again = {SERVED + "engine": engine, SERVED + "model": target.model, **_again(settings)}
         found = msgspec.structs.replace(target, url=up.url, model=up.model)
         yield Up(found, {**up.facts, **again}, (up.pid,))
 
