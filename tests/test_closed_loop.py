@@ -29,7 +29,7 @@ from loopback import (
 )
 
 from dynamometer.client.course import Progress
-from dynamometer.client.drive import run
+from dynamometer.client.drive import ahead, run
 from dynamometer.engines.openai import chat
 from dynamometer.errors import UsageError
 from dynamometer.record.clock import origin
@@ -107,6 +107,21 @@ def test_no_request_at_all_is_an_empty_run(tmp_path: Path) -> None:
     with serving(prompt_reply) as served:
         driven = drive(experiment(served.url, closed(2)), iter(()), tmp_path)
     assert (driven.report.asked, driven.report.status) == (0, "complete")
+
+
+@pytest.mark.parametrize(("size", "at_first"), [(1, 4000), (10_000_000, 4)])
+def test_the_first_requests_are_made_before_the_load_within_limits_and_none_is_lost(size: int, at_first: int) -> None:
+    text = "x" * size
+    made: list[int] = []
+
+    def requests() -> Iterator[Request]:
+        for i in range(at_first + 5):
+            made.append(i)
+            yield request(i, text)
+
+    given = ahead(requests())
+    assert len(made) == at_first
+    assert [r.index for r in given] == list(range(at_first + 5))
 
 
 # --- conversations ---

@@ -78,6 +78,7 @@ def run(
         account = drive.run(experiment, requests, schedule, dialect, log, on_progress)
     else:
         drive.check(experiment, schedule)
+        requests = drive.ahead(requests)
         stock, board = Stock(experiment, requests, schedule, chosen.workers), Board(on_progress)
 
         async def driven() -> ClientReport:
