@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamometer.errors import UsageError
+from dynamometer.errors import DynoError, UsageError
 from dynamometer.hardware import source
 from dynamometer.hardware.config import from_config
+from dynamometer.hardware.memory import Deployment, breakdown, judge
 from dynamometer.hardware.model import (
     Model,
     attention_flops,
@@ -29,6 +30,8 @@ from dynamometer.hardware.model import (
 CASES = Path(__file__).parent / "cases"
 # counted by the architectures' reference implementations, whose weights were laid out without memory and added up
 ARCHITECTURES = [json.loads(line) for line in (CASES / "architectures.jsonl").read_text().splitlines()]
+# configs as their makers wrote them, with every old name of a field, and the counts that the makers publish
+PUBLISHED = [json.loads(line) for line in (CASES / "published.jsonl").read_text().splitlines()]
 BUILT_IN = sorted(source.built_ins())
 
 
@@ -61,6 +64,40 @@ def test_the_count_is_that_of_the_architectures_reference_implementation(row: di
     table = row["config"]
     assert isinstance(table, dict)
     assert parameters_total(from_config(table)) == int(str(row["parameters"])) + int(str(row["buffers"]))
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["name"])
+def test_a_config_as_its_maker_wrote_it_gives_the_published_count(row: dict[str, object]) -> None:
+    table = row["config"]
+    assert isinstance(table, dict)
+    assert parameters_total(from_config(table)) == row["parameters"]
+
+
+ODD = [None, 0, -1, 1, 2, "x", [], [1], {}, {"a": 1}, 1.5, True, 10**12, "float16", ["full_attention"]]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    row=st.sampled_from([*ARCHITECTURES, *PUBLISHED]),
+    changes=st.lists(st.tuples(st.integers(0, 30), st.sampled_from(ODD), st.booleans()), min_size=1, max_size=4),
+)
+def test_a_config_with_odd_values_gives_numbers_or_one_clear_error(
+    row: dict[str, dict[str, object]], changes: list[tuple[int, object, bool]]
+) -> None:
+    table = dict(row["config"])
+    for at, value, drop in changes:
+        key = list(table)[at % len(table)] if table else "x"
+        table[key] = value
+        if drop:
+            del table[key]
+    try:
+        model = from_config(table)
+        d = Deployment(memory_bytes=8e10, weights="q4_k_m")
+        judge(model, d, breakdown(model, d))
+        decode_flops(model, [10])
+        prefill_flops(model, 10)
+    except DynoError as wrong:
+        assert str(wrong)
 
 
 def test_a_dense_layer_adds_up_by_hand() -> None:

@@ -217,7 +217,9 @@ def page(table: Table, path: Path) -> None:
     from dynamometer.units import GIB
 
     rows: list[dict[str, Value]] = [
-        {"bar": "one GPU", "part": name, "size": size / GIB} for name, size in segments(table) if size
+        {"bar": "one GPU", "part": name, "size": size / GIB}
+        for name, size in segments(table)
+        if size and name != "left"
     ]
     memory = _number(table, "per_gpu", "memory_bytes")
     rules = [Rule(memory / GIB, "memory of the GPU")] if memory else []
@@ -228,7 +230,7 @@ def page(table: Table, path: Path) -> None:
     head, verdict = _head(table)
     tone: Tone = "plain" if table["fits"] is None else "good" if table["fits"] else "bad"
     section = Section(
-        "memory", head, verdict, tone=tone, because=tuple(_limits(table)[1:] + _cheapest(table)), figures=(figure,)
+        "memory", head, verdict, tone=tone, because=(head, *_limits(table)[1:], *_cheapest(table)), figures=(figure,)
     )
     write_page(Page(f"Memory of {table['model']}", (section,)), path)
 

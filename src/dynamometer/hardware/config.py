@@ -11,13 +11,14 @@ from dynamometer.errors import UsageError
 from dynamometer.hardware import feedforward, gemma, quantized, vision
 from dynamometer.hardware import layers as build
 from dynamometer.hardware.families import FAMILIES, Traits
-from dynamometer.hardware.fields import Fields, Json, read
+from dynamometer.hardware.fields import ALIASES, Fields, Json, read
 from dynamometer.hardware.model import Cache, Model, Part, State
 from dynamometer.hardware.pattern import LayerKind, expert_layers, layer_kinds
 from dynamometer.hardware.recurrent import recurrent
 
 # Types whose caches are read right but whose weights have parts that no line here counts.
 _UNCOUNTED: Final = frozenset({"longcat_flash", "deepseek_v4", "gemma3n_text", "kimi_k3", "zamba2", "rwkv"})
+_MOST_LAYERS: Final = 10_000
 _DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 
 
@@ -66,10 +67,12 @@ def _layer_count(f: Fields, name: str) -> tuple[int, list[str]]:
     """Layers, after checking that the fields which decide the cache are there."""
     layers = f.whole_number("layers") or len(f.text("hybrid_override_pattern"))
     layers = layers or len(f.rows("layer_types", "layers_block_type", "block_configs"))
+    if layers > _MOST_LAYERS:
+        raise UsageError(f"{name}: num_hidden_layers is {layers:,}; no model has so many, look at the config again")
     absent = [] if layers else ["num_hidden_layers"]
     latent = bool(f.number("kv_lora_rank"))
-    free = f.family in ("mamba", "mamba2", "falcon_mamba") or latent
-    heads = f.raw("num_attention_heads", "n_head", "n_heads", "num_heads") is not None
+    free = f.family in ("mamba", "mamba2", "falcon_mamba", "rwkv") or latent
+    heads = f.raw(*ALIASES["heads"]) is not None
     if not free and not heads and not (f.number("kv_heads") and f.number("head_dim")):
         absent.append("num_attention_heads")
     if not free and "num_attention_heads" not in absent and not (f.number("head_dim") or f.number("hidden")):
@@ -167,8 +170,6 @@ def _kv_heads(f: Fields, heads: int, index: int) -> int:
 
 
 def _entry(f: Fields, key: str, index: int) -> int:
-    from dynamometer.hardware.fields import ALIASES
-
     value = f.raw(*ALIASES[key])
     if isinstance(value, list):
         one = value[index] if index < len(value) else 0
@@ -255,11 +256,13 @@ def _mixer_parts(f: Fields, traits: Traits, kind: LayerKind, index: int, width: 
     parts: list[Part] = []
     if kind.mixer in _RECURRENT:
         parts += recurrent(f, kind.mixer, f.number("hidden"), width)[0]
-    if kind.mixer not in ("full", "window", "parallel"):
+    if kind.mixer not in ("full", "window", "parallel", "cross"):
         return parts
     if f.number("kv_lora_rank"):
         return [*parts, *build.latent(_latent(f, kind, index))]
     shape = _attention(f, traits, kind, index)
+    if kind.mixer == "cross":  # norms of q and k, and a gate each for attention and MLP
+        parts.append(build.vector("norm", 2 * shape.head_dim + 2))
     return [*parts, *build.attention(shape, _bias(f, traits))] if shape.kv_heads else parts
 
 
@@ -268,10 +271,11 @@ def _bias(f: Fields, traits: Traits) -> build.Bias:
     named = f.flag("attention_bias", "add_qkv_bias", "use_qkv_bias", "qkv_bias", "use_bias", "bias", "add_bias_linear")
     whole = f.flag("attention_bias", "use_bias", "bias", "attention_out_bias")
     mlp = f.flag("mlp_bias", "use_mlp_bias", "use_bias", "bias")
+    denied = f.flag("attention_bias") is False
     output = f.flag("attention_out_bias") if f.flag("attention_out_bias") is not None else whole
     return build.Bias(
-        qkv=bool(named) if traits.qkv_bias is None or f.flag("use_qkv_bias") else traits.qkv_bias,
-        output=bool(output) if traits.output_bias is None else traits.output_bias,
+        qkv=bool(named) if traits.qkv_bias is None or f.flag("use_qkv_bias") else traits.qkv_bias and not denied,
+        output=bool(output) if traits.output_bias is None else traits.output_bias and not denied,
         mlp=bool(mlp) if traits.mlp_bias is None else traits.mlp_bias,
     )
 
@@ -318,7 +322,8 @@ def _outer(f: Fields, traits: Traits) -> list[Part]:
     """Embedding, positions, final norm and output head."""
     hidden, vocab = f.number("hidden"), f.number("vocab")
     narrow = f.number("word_embed_proj_dim") or hidden
-    parts = [build.matrix("embedding", vocab * narrow)]
+    extra = 8 if f.rows("cross_attention_layers") else 0  # Llama 3.2 Vision embeds eight more tokens than it predicts
+    parts = [build.matrix("embedding", (vocab + extra) * narrow)]
     if narrow != hidden:
         parts.append(build.matrix("other", 2 * narrow * hidden))
     if traits.positions >= 0:

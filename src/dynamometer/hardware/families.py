@@ -41,7 +41,7 @@ _GEMMA = Traits(qkv_bias=None, output_bias=None, tied=True)
 _GEMMA3 = Traits(qkv_bias=None, output_bias=None, tied=True, norms=4, qk_norm="head")
 _GPT2 = Traits(gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True, tied=True, positions=0)
 _GPTJ = Traits(gated=False, mlp_bias=True, norm_bias=True, norms=1, head_bias=True)
-_NEOX = Traits(gated=False, qkv_bias=None, output_bias=None, mlp_bias=True, norm_bias=True)
+_NEOX = Traits(gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, norm_bias=True)
 _QWEN35 = Traits(qkv_bias=None, output_bias=None, qk_norm="head", gated_attention=True)
 
 FAMILIES: Final[dict[str, Traits]] = {
@@ -146,6 +146,8 @@ FAMILIES: Final[dict[str, Traits]] = {
     "minimax_m2": Traits(qk_norm="full", router_bias=True),
     "minimax_m3": Traits(qk_norm="head", router_bias=True),
     "llama4": _LLAMA,
+    "mllama_text_model": _LLAMA,
+    "mllama": _LLAMA,
     "llama4_text": Traits(qkv_bias=None, output_bias=None),
     "dbrx": Traits(norms=2),
     "jamba": Traits(),

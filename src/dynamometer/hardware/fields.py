@@ -15,9 +15,16 @@ Json = Mapping[str, object]
 
 _LANGUAGE: Final = ("text_config", "llm_config", "language_config", "thinker_config", "language_model", "decoder")
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model", "dim", "model_dim"),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "layers": (
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "num_decoder_layers",
+        "num_transformer_layers",
+    ),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"),
     "kv_heads": (
         "num_key_value_heads",
         "num_kv_heads",
@@ -36,6 +43,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
         "num_experts_per_token",
         "experts_per_token",
         "moe_top_k",
+        "moe_topk",
         "moe_k",
         "top_k_experts",
     ),
@@ -65,6 +73,8 @@ class Fields(msgspec.Struct, frozen=True):
         readers."""
         names = ALIASES.get(key, (key,))
         value = self.raw(*names)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]  # one entry a layer, all alike
         if value is None or isinstance(value, (list, Mapping)):
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 0:
@@ -98,7 +108,7 @@ _SHAPE: Final = frozenset(name for key, names in ALIASES.items() if key not in (
 def read(config: Json) -> Fields:
     """Finds the language model in a config, however deep, and adds the defaults that its type leaves out."""
     own, nested = language_part(config)
-    for part in ("attn_config", "ffn_config"):  # DBRX and MPT keep heads and experts in tables of their own
+    for part in ("attn_config", "ffn_config", "moe"):  # heads and experts in tables of their own
         inner = own.get(part)
         own = {**inner, **own} if isinstance(inner, Mapping) else own
     family = str(own.get("model_type") or "")

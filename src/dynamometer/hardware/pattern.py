@@ -35,13 +35,16 @@ _INTERVALS: Final = {"gemma3_text": 6, "gemma3": 6, "cohere2": 4, "olmo3": 4, "l
 
 
 class LayerKind(msgspec.Struct, frozen=True):
-    mixer: str  # full | window | linear | mamba | mamba2 | conv | recurrent | parallel | mlp | moe | none
+    mixer: str  # full | window | cross | linear | mamba | mamba2 | conv | recurrent | parallel | mlp | moe | none
     window: int = 0
 
 
 def layer_kinds(f: Fields, layers: int) -> list[LayerKind]:
     """One entry a layer."""
     kinds = _mixers(f, layers)
+    for i in f.rows("cross_attention_layers"):  # they attend to the picture: no cache that grows with the text
+        if isinstance(i, int) and 0 <= i < len(kinds):
+            kinds[i] = "cross"
     if len(kinds) != layers:
         raise UsageError(f"the model's config describes {len(kinds)} layers but says num_hidden_layers is {layers}")
     window = _window(f)
@@ -162,8 +165,9 @@ def _is_expert(f: Fields, i: int) -> bool:
     frequency = f.raw("moe_layer_freq")
     if isinstance(frequency, list):
         return bool(frequency[i]) if i < len(frequency) else True
-    if f.rows("mlp_layer_types"):
-        return f.rows("mlp_layer_types")[i] == "sparse"
+    kinds = f.rows("mlp_layer_types")
+    if i < len(kinds):
+        return kinds[i] == "sparse"
     if i in f.rows("mlp_only_layers"):
         return False
     if i < max(f.number("first_k_dense_replace"), f.number("num_dense_layers")):
