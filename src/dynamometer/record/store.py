@@ -220,13 +220,13 @@ class Writer:
         folder = Path(self._folder.name)
         if not self._parts:
             self.events(Rows().take())
-        for name, order in (("requests", " ORDER BY request"), ("events", "")):
+        for name in ("requests", "events"):
             parts = sorted(folder.glob(f"{name}-*.parquet"))
             if len(parts) == 1:
                 parts[0].rename(folder / f"{name}.parquet")
             else:
                 several = sql_text(folder / f"{name}-*.parquet")
-                self._copy(f"SELECT * FROM read_parquet({several}){order}", folder / f"{name}.parquet")
+                self._copy(f"SELECT * FROM read_parquet({several})", folder / f"{name}.parquet")
         for name in ("requests.parquet", "events.parquet"):
             os.replace(folder / name, self._directory / name)
 

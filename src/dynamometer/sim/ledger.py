@@ -1,13 +1,15 @@
 """Finished requests in, the rows of docs/record.md out, batch by batch: memory does not grow with simulated time.
 
-With every token kept, a token is a chunk of one token, stamped when the client would read it. Without, an answer has two chunks: its
-first token, and the rest when the last one came. Latencies, rates and counts are the same; gaps within an answer are averages.
+With every token kept, a token is a chunk of one token, stamped when the client would read it. Without, an answer has
+two chunks: its first token, and the rest when the last one came. Latencies, rates and counts are the same; gaps within
+an answer are averages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +22,7 @@ NOTES = ("", "new", "content", "prompt", "output", "cached", "length")
 _CODE = {note: code for code, note in enumerate(NOTES)}
 _BATCH_TOKENS = 400_000
 _BATCH_REQUESTS = 40_000
-_REST = attrgetter(
-    "index",
-    "at_s",
-    "sent_s",
-    "admitted_s",
-    "first_s",
-    "first_lag_s",
-    "last_s",
-    "last_lag_s",
-    "prompt",
-    "output",
-    "cached",
-)
+_LAST_CHUNK = 5
 
 
 class RowLedger:
@@ -71,48 +61,65 @@ class RowLedger:
         done.sort(key=attrgetter("index"))
         self._requests(_plan_columns(done, self._level))
         answered = [s for s in done if not s.error]
-        parts = [_thin(answered)] if answered else []
-        if self._keep and answered:
-            parts = [_full(answered)]
-        parts += [_refusals([s for s in done if s.error])] if len(answered) < len(done) else []
-        parts += [_preemptions(answered)] if any(s.evictions for s in answered) else []
-        table = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        if len(parts) > 1:
-            table = table[np.lexsort((table["rank"], table["at_ns"], table["request"]))]
-        self.end_s = max(self.end_s, float(table["at_ns"].max()) / 1e9)
-        notes: tuple[str, ...] = NOTES
-        errors = {s.error for s in done if s.error}
-        if errors:
-            notes, table = _with_errors(table, [s for s in done if s.error])
-        self._events(
-            Events(
-                table["request"].astype(np.int32),
-                table["kind"].astype(np.uint8),
-                table["at_ns"].astype(np.int64),
-                table["n"].astype(np.int64),
-                np.zeros(len(table), dtype=np.int64),
-                table["note"].astype(np.uint32),
-                notes,
-            )
-        )
+        failed = [s for s in done if s.error]
+        reasons = sorted({s.error for s in failed})
+        parts: list[Table] = []
+        if answered:
+            parts.append(_full(answered) if self._keep else _thin(answered, _BRIEF))
+        if failed:
+            parts.append(_refusals(failed, reasons))
+        if any(s.evictions for s in answered):
+            parts.append(_preemptions(answered))
+        table = parts[0] if len(parts) == 1 else _merged(parts)
+        self.end_s = max(self.end_s, float(table.at_ns.max()) / 1e9)
+        nothing = np.zeros(len(table.request), dtype=np.int64)
+        notes = (*NOTES, *reasons)
+        self._events(Events(table.request, table.kind, table.at_ns, table.n, nothing, table.note, notes))
 
 
-_ROW = np.dtype([("request", "i4"), ("kind", "u1"), ("at_ns", "i8"), ("n", "i8"), ("note", "u4"), ("rank", "i4")])
-Table = npt.NDArray[np.void]
+class Table(NamedTuple):
+    """Rows as columns. `rank` orders what happens at one moment."""
+
+    request: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.uint8]
+    at_ns: npt.NDArray[np.int64]
+    n: npt.NDArray[np.int64]
+    note: npt.NDArray[np.uint32]
+    rank: npt.NDArray[np.int32]
+
+
+def _rows(table: Table, keep: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Table:
+    """The rows of a mask, or in an order."""
+    request, kind, at_ns, n, note, rank = table
+    return Table(request[keep], kind[keep], at_ns[keep], n[keep], note[keep], rank[keep])
+
+
+def _merged(parts: list[Table]) -> Table:
+    """All rows, by request and time."""
+    request, kind, at_ns, n, note, rank = (np.concatenate(column) for column in zip(*parts, strict=True))
+    table = Table(request, kind, at_ns, n, note, rank)
+    return _rows(table, np.lexsort((rank, at_ns, request)))
 
 
 def _plan_columns(done: list[Sequence], level: float) -> dict[str, Column]:
-    return {
-        "request": np.array([s.index for s in done], dtype=np.int32),
-        "input_tokens": np.array([s.prompt for s in done], dtype=np.int32),
-        "output_tokens": np.array([s.output for s in done], dtype=np.int32),
-        "session": np.array([s.session for s in done], dtype=object),
-        "family": np.array([s.family for s in done], dtype=object),
-        "turn": np.array([s.turn for s in done], dtype=np.int32),
-        "after": np.array([s.after for s in done], dtype=np.int32),
+    """Columns of requests.parquet; those of conversations and families only where there are any."""
+    columns: dict[str, Column] = {
+        "request": _column(done, "index").astype(np.int32),
+        "input_tokens": _column(done, "prompt").astype(np.int32),
+        "output_tokens": _column(done, "output").astype(np.int32),
         "ignore_eos": np.ones(len(done), dtype=bool),
         "level": np.full(len(done), level),
     }
+    if any(s.session or s.family for s in done):
+        columns["session"] = np.array([s.session for s in done], dtype=object)
+        columns["family"] = np.array([s.family for s in done], dtype=object)
+        columns["turn"] = _column(done, "turn").astype(np.int32)
+        columns["after"] = _column(done, "after").astype(np.int32)
+    return columns
+
+
+def _column(done: list[Sequence], name: str) -> Float64:
+    return np.fromiter(map(attrgetter(name), done), dtype=np.float64, count=len(done))
 
 
 def _ns(seconds: Float64) -> npt.NDArray[np.int64]:
@@ -123,87 +130,98 @@ class _Columns:
     """The facts that every answer has, one array each."""
 
     def __init__(self, done: list[Sequence]) -> None:
-        table = np.array([_REST(s) for s in done], dtype=np.float64).T
-        (self.index, self.due_s, self.sent_s, self.admitted_s, self.first_s, first_lag, self.last_s, last_lag) = table[
-            :8
-        ]
-        self.prompt, self.output, self.cached = table[8:]
-        self.first_seen_s = self.first_s + first_lag
-        self.last_seen_s = np.maximum(self.last_s + last_lag, self.first_seen_s)
+        self.index, self.due_s, self.sent_s = (_column(done, name) for name in ("index", "at_s", "sent_s"))
+        self.admitted_s, self.first_s, self.last_s = (_column(done, n) for n in ("admitted_s", "first_s", "last_s"))
+        self.prompt, self.output, self.cached = (_column(done, name) for name in ("prompt", "output", "cached"))
+        self.first_seen_s = self.first_s + _column(done, "first_lag_s")
+        self.last_seen_s = np.maximum(self.last_s + _column(done, "last_lag_s"), self.first_seen_s)
 
 
-def _thin(done: list[Sequence]) -> Table:
-    """Eleven rows an answer."""
+_FACTS: Final = (
+    ("due", ""),
+    ("sent", "new"),
+    ("admit", ""),
+    ("prefill", ""),
+    ("chunk", "content"),
+    ("chunk", "content"),
+    ("usage", "prompt"),
+    ("usage", "output"),
+    ("usage", "cached"),
+    ("finish", "length"),
+    ("done", ""),
+)
+_BRIEF: Final = (0, 1, 4, 5, 6, 7, 9, 10)  # where only two chunks of an answer are kept
+
+
+def _thin(done: list[Sequence], places: tuple[int, ...]) -> Table:
+    """The rows of _FACTS at these places for each answer."""
     c = _Columns(done)
-    rows: list[tuple[str, Float64, Float64 | int, str]] = [
-        ("due", c.due_s, 0, ""),
-        ("sent", c.sent_s, 1, "new"),
-        ("admit", c.admitted_s, 0, ""),
-        ("prefill", c.first_s, 0, ""),
-        ("chunk", c.first_seen_s, 1, "content"),
-        ("chunk", c.last_seen_s, c.output - 1, "content"),
-        ("usage", c.last_seen_s, c.prompt, "prompt"),
-        ("usage", c.last_seen_s, c.output, "output"),
-        ("usage", c.last_seen_s, c.cached, "cached"),
-        ("finish", c.last_seen_s, 0, "length"),
-        ("done", c.last_seen_s, 0, ""),
-    ]
-    table = np.empty((len(done), len(rows)), dtype=_ROW)
-    for place, (kind, at_s, n, note) in enumerate(rows):
-        column = table[:, place]
-        column["request"], column["kind"], column["at_ns"] = c.index, KIND_CODE[kind], _ns(at_s)
-        column["n"], column["note"], column["rank"] = n, _CODE[note], place
-    flat = table.reshape(-1)
-    one = np.repeat(c.output < 2, len(rows)) & (np.tile(np.arange(len(rows)), len(done)) == 5)
-    kept: Table = flat[~one]
-    return kept
+    last = c.last_seen_s
+    times = (c.due_s, c.sent_s, c.admitted_s, c.first_s, c.first_seen_s, last, last, last, last, last, last)
+    zero, one = np.zeros(len(done)), np.ones(len(done))
+    counts = (zero, one, zero, zero, one, c.output - 1, c.prompt, c.output, c.cached, zero, zero)
+    size = len(places)
+    table = Table(
+        request=np.repeat(c.index.astype(np.int32), size),
+        kind=np.tile(np.array([KIND_CODE[_FACTS[p][0]] for p in places], dtype=np.uint8), len(done)),
+        at_ns=_ns(np.stack([times[p] for p in places], axis=1)).reshape(-1),
+        n=np.stack([counts[p] for p in places], axis=1).astype(np.int64).reshape(-1),
+        note=np.tile(np.array([_CODE[_FACTS[p][1]] for p in places], dtype=np.uint32), len(done)),
+        rank=np.tile(np.array(places, dtype=np.int32), len(done)),
+    )
+    if (c.output < 2).any():  # there is no second token
+        return _rows(table, ~(np.repeat(c.output < 2, size) & (table.rank == _LAST_CHUNK)))
+    return table
 
 
 def _full(done: list[Sequence]) -> Table:
     """The same with a row for every token (for every verified step under speculation)."""
-    thin = _thin(done)
-    later = np.array([len(s.token_s) for s in done])
-    times = np.concatenate([np.asarray(s.token_s, dtype=np.float64) for s in done]) if later.sum() else np.zeros(0)
+    thin = _thin(done, tuple(range(len(_FACTS))))
     c = _Columns(done)
-    share = np.concatenate([np.arange(1, k + 1) / k for k in later if k]) if later.sum() else np.zeros(0)
-    start = np.repeat(c.first_seen_s - c.first_s, later)
-    end = np.repeat(c.last_seen_s - c.last_s, later)
-    counts = np.concatenate([list(s.yields) or [1] * len(s.token_s) for s in done]) if later.sum() else np.zeros(0)
-    tokens = np.empty(len(times), dtype=_ROW)
+    later = np.array([len(s.token_s) for s in done])
+    times = np.array([at_s for s in done for at_s in s.token_s], dtype=np.float64)
+    nth = np.arange(len(times)) - np.repeat(np.cumsum(later) - later, later) + 1
+    share = nth / np.repeat(np.maximum(later, 1), later)
+    start, end = np.repeat(c.first_seen_s - c.first_s, later), np.repeat(c.last_seen_s - c.last_s, later)
     seen = np.minimum(times + start + (end - start) * share, np.repeat(c.last_seen_s, later))
-    tokens["request"], tokens["kind"] = np.repeat(c.index, later), KIND_CODE["chunk"]
-    tokens["at_ns"] = np.maximum(_ns(seen), np.repeat(_ns(c.first_seen_s), later))
-    tokens["n"], tokens["note"], tokens["rank"] = counts, _CODE["content"], 5
-    kept = thin[(thin["rank"] != 5)]
-    table = np.concatenate([kept, tokens])
-    ordered: Table = table[np.lexsort((table["rank"], table["at_ns"], table["request"]))]
-    return ordered
+    counts = [n for s in done for n in (s.yields or [1] * len(s.token_s))]
+    tokens = Table(
+        request=np.repeat(c.index, later).astype(np.int32),
+        kind=np.full(len(times), KIND_CODE["chunk"], dtype=np.uint8),
+        at_ns=np.maximum(_ns(seen), np.repeat(_ns(c.first_seen_s), later)),
+        n=np.asarray(counts, dtype=np.int64),
+        note=np.full(len(times), _CODE["content"], dtype=np.uint32),
+        rank=np.full(len(times), _LAST_CHUNK, dtype=np.int32),
+    )
+    return _merged([_rows(thin, thin.rank != _LAST_CHUNK), tokens])
+
+
+def _table(found: list[tuple[int, str, float, int, int, int]]) -> Table:
+    """A few rows: (request, kind, seconds, n, note, rank)."""
+    request, kind, at_s, n, note, rank = zip(*found, strict=True)
+    return Table(
+        np.array(request, dtype=np.int32),
+        np.array([KIND_CODE[k] for k in kind], dtype=np.uint8),
+        _ns(np.array(at_s, dtype=np.float64)),
+        np.array(n, dtype=np.int64),
+        np.array(note, dtype=np.uint32),
+        np.array(rank, dtype=np.int32),
+    )
 
 
 def _preemptions(done: list[Sequence]) -> Table:
-    found = [(s.index, KIND_CODE["preempt"], round(at_s * 1e9), 0, 0, 3) for s in done for at_s in s.evictions]
-    return np.array(found, dtype=_ROW)
+    return _table([(s.index, "preempt", at_s, 0, 0, 3) for s in done for at_s in s.evictions])
 
 
-def _refusals(done: list[Sequence]) -> Table:
-    found = []
-    for s in done:
-        at_ns = round(s.last_s * 1e9)
-        found.append((s.index, KIND_CODE["due"], round(s.at_s * 1e9), 0, 0, 0))
-        found.append((s.index, KIND_CODE["sent"], round(s.sent_s * 1e9), 1, _CODE["new"], 1))
+def _refusals(failed: list[Sequence], reasons: list[str]) -> Table:
+    """Due, sent and an error each; the error's note is its place behind the usual ones."""
+    found: list[tuple[int, str, float, int, int, int]] = []
+    for s in failed:
         status = 429 if s.error.startswith("rate-limited") else 400
-        found.append((s.index, KIND_CODE["error"], at_ns, status, 0, 10))
-    return np.array(found, dtype=_ROW)
-
-
-def _with_errors(table: Table, failed: list[Sequence]) -> tuple[tuple[str, ...], Table]:
-    """The table with the reasons as notes of the error rows."""
-    reasons = sorted({s.error for s in failed})
-    code = {reason: len(NOTES) + i for i, reason in enumerate(reasons)}
-    by_request = {s.index: code[s.error] for s in failed}
-    rows = np.flatnonzero(table["kind"] == KIND_CODE["error"])
-    table["note"][rows] = [by_request[int(request)] for request in table["request"][rows]]
-    return (*NOTES, *reasons), table
+        found.append((s.index, "due", s.at_s, 0, 0, 0))
+        found.append((s.index, "sent", s.sent_s, 1, _CODE["new"], 1))
+        found.append((s.index, "error", s.last_s, status, len(NOTES) + reasons.index(s.error), 10))
+    return _table(found)
 
 
 class Tally:
