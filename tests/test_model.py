@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -90,14 +91,12 @@ def test_a_config_with_odd_values_gives_numbers_or_one_clear_error(
         table[key] = value
         if drop:
             del table[key]
-    try:
+    with suppress(DynoError):  # anything else is a fault
         model = from_config(table)
         d = Deployment(memory_bytes=8e10, weights="q4_k_m")
         judge(model, d, breakdown(model, d))
         decode_flops(model, [10])
         prefill_flops(model, 10)
-    except DynoError as wrong:
-        assert str(wrong)
 
 
 def test_a_dense_layer_adds_up_by_hand() -> None:
