@@ -42,10 +42,12 @@ def test_a_poisson_schedule_that_is_poisson_has_no_doubt() -> None:
 
 def test_a_late_client_is_doubted_and_a_very_late_one_is_fatal() -> None:
     due = np.arange(200) * 100.0
-    late = doubts(sent_at(due + np.linspace(0, 20, 200), due))["late-client"]
+    constant = run(Load("constant", rate=10))
+    late = doubts(sent_at(due + np.linspace(0, 20, 200), due), constant)["late-client"]
     assert not late.fatal
-    assert doubts(sent_at(due + 60.0, due))["late-client"].fatal
-    assert "late-client" not in doubts(sent_at(due + 1.0, due))
+    assert doubts(sent_at(due + 60.0, due), constant)["late-client"].fatal
+    assert not doubts(sent_at(due + 60.0, due), run(Load("closed", concurrency=1)))["late-client"].fatal
+    assert "late-client" not in doubts(sent_at(due + 1.0, due), constant)
 
 
 def test_relative_sleeping_loses_eight_per_cent_of_the_rate() -> None:

@@ -26,7 +26,7 @@ from dynamometer.engines.inprocess import Engine
 from dynamometer.errors import RecordError, TargetError, UsageError
 from dynamometer.record import manifest
 from dynamometer.record.clock import Origin, RunClock, continued, origin
-from dynamometer.record.log import SampleLog, WireLog, reached, shards
+from dynamometer.record.log import SampleLog, WireLog, main_log, reached, shards
 from dynamometer.schedule import build as schedule_of
 from dynamometer.telemetry.host import Host
 from dynamometer.telemetry.sampler import Sampler, beside
@@ -142,7 +142,7 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
     samplers = (Host(lambda: beside_load.engine_pids), *beside_load.samplers)
     dialect = cast(Dialect, plugins.load("engine", experiment.target.api))
     sample_log = SampleLog(directory / "samples.jsonl")
-    log = WireLog(directory / "wire.log", begun.monotonic_ns)
+    log = WireLog(main_log(directory), begun.monotonic_ns)
     report: ClientReport | None = None
     try:
         with beside(samplers, clock.now_ns, sample_log.append) as missing:

@@ -118,8 +118,16 @@ def summarize(
             for metric in extra
         },
         {metric.name: metric.formula for metric in (*views.built_ins(), *extra)},
-        (*run.doubts, *check(connection, run, window)),
+        _once((*run.doubts, *check(connection, run, window))),
     )
+
+
+def _once(doubts: tuple[Doubt, ...]) -> tuple[Doubt, ...]:
+    """One doubt of a kind: what the client saw itself comes before what its rows show."""
+    first: dict[str, Doubt] = {}
+    for doubt in doubts:
+        first.setdefault(doubt.kind, doubt)
+    return tuple(first.values())
 
 
 def _metrics(connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[Objective, ...]) -> Metrics:
