@@ -91,6 +91,8 @@ class TestBottleneck:
             (Signals(8, client_late_p99_ms=20, ttft_p50_ms=100, cache_share=0.99, waiting=5), "client"),
             (Signals(8, client_loop_share=0.97), "client"),
             (Signals(8, network_share=0.9), "network"),
+            (Signals(8, cores_share=0.5, foreign_share=0.4), "other processes"),
+            (Signals(8, cores_share=0.5), "unknown"),
             (Signals(8, preemptions=12, device_busy=0.99), "KV capacity"),
             (Signals(8, cache_share=0.97, waiting=4), "KV capacity"),
             (Signals(8, cache_share=0.3, waiting=4, running=8, running_limit=8), "batch limit"),

@@ -23,6 +23,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "memory": ("memory", "Say what fits where: weights, cache, buffers, limits."),
     "devices": ("devices", "List devices with their published figures and sources."),
     "audit": ("audit", "Judge published claims: possible, implausible, impossible, inconsistent."),
+    "price": ("price", "Say what a million tokens cost, and what would flip it."),
+    "comply": ("comply", "Say whether a model may be shipped: licences, obligations, limits."),
     "probe": ("probe", "Measure this machine's real bandwidth."),
     "align": ("align", "Compare engines fairly, or say why that would not be fair."),
     "serve": ("serve", "Start a real engine and keep it up until Ctrl-C."),

@@ -1,7 +1,8 @@
 """What telemetry and the roofline say of one load level in; the bottleneck by name, with its evidence, out.
 
-The order of the rules is the order of trust: a client that is late spoils every other figure, a full network hides the
-engine, a full cache explains a queue, and only what is left is the device's arithmetic or its memory.
+The order of the rules is the order of trust: a client that is late and processes that take the cores spoil every other
+figure, a full network hides the engine, a full cache explains a queue, and only what is left is the device's arithmetic
+or its memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dynamometer.errors import UsageError
 # Shares above which a part is the limit. They are judgements, kept in one place: no engine reaches 1.0 of a peak.
 _LATE_SHARE = 0.05  # of the median TTFT
 _LOOP_SHARE = 0.90  # of one core: an event loop is one thread
+_FOREIGN_SHARE = 0.10  # a tenth of the cores already costs an engine of spinning threads more than a tenth
 _LINK_SHARE = 0.80
 _CACHE_SHARE = 0.90
 _DEVICE_IDLE = 0.80  # a device busy less than this while requests wait is being kept waiting
@@ -35,7 +37,8 @@ class Signals(msgspec.Struct, frozen=True):
     running_limit: float | None = None
     device_busy: float | None = None  # share of time with a kernel running
     host_core_share: float | None = None  # the busiest thread or core of the engine
-    cores_share: float | None = None  # all cores together, for engines on the CPU
+    cores_share: float | None = None  # of the cores an engine on the CPU may use
+    foreign_share: float | None = None  # of all cores, taken by other processes
     compute_share: float | None = None  # of peak FLOP/s
     memory_share: float | None = None  # of peak bytes/s
 
@@ -53,6 +56,7 @@ def name(signals: Signals) -> Bottleneck:
     """The first rule that holds, with the figures it rests on."""
     for kind, rule in (
         ("client", _client),
+        ("other processes", _foreign),
         ("network", _network),
         ("KV capacity", _cache),
         ("batch limit", _batch_limit),
@@ -100,6 +104,13 @@ def _client(s: Signals) -> tuple[str, ...]:
     if s.client_loop_share is not None and s.client_loop_share > _LOOP_SHARE:
         found.append(f"the client's event loop is busy {s.client_loop_share:.0%} of the time")
     return tuple(found)
+
+
+def _foreign(s: Signals) -> tuple[str, ...]:
+    """Only where the engine computes on the CPU; on a device other processes hurt through the host rule."""
+    if s.device_busy is None and s.foreign_share is not None and s.foreign_share > _FOREIGN_SHARE:
+        return (f"other processes take {s.foreign_share:.0%} of the cores",)
+    return ()
 
 
 def _network(s: Signals) -> tuple[str, ...]:
@@ -152,7 +163,7 @@ def _roof(s: Signals) -> Bottleneck:
     idle = (s.device_busy is not None and s.device_busy < _DEVICE_IDLE) or (
         s.cores_share is not None and s.cores_share < _CORE_SHARE
     )
-    if idle and not s.waiting:
+    if idle and s.waiting == 0:
         busy = s.device_busy if s.device_busy is not None else s.cores_share
         return Bottleneck(s.level, "none", (f"the engine is busy {busy:.0%} of the time and nothing waits", *told), ())
     return Bottleneck(s.level, "unknown", told, _missing(s))

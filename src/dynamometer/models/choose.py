@@ -20,7 +20,8 @@ from dynamometer.models.leastsq import solve
 from dynamometer.types import Estimate, Fit, Float64
 
 FEWEST_LEVELS = 4
-_SIMPLER = 1.15  # a simpler family wins when its held-out error is at most this many times the least
+_SIMPLER = 1.15  # a simpler family wins when its held-out error is at most this many times the least,
+_NOISE = 0.003  # or below this: no engine repeats a run so well that smaller errors tell one curve from another
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -72,7 +73,9 @@ def choose(
     chance = np.random.default_rng([seed, 0x5A7])
     found = [_candidate(form, x, y, units, level, resamples, chance) for form in families if form.affordable(x)]
     least = min(candidate.spread for candidate in found)
-    first = next(candidate for candidate in found if candidate.spread <= _SIMPLER * least)  # simplest first
+    first = next(
+        candidate for candidate in found if candidate.spread <= max(_SIMPLER * least, _NOISE)
+    )  # simplest first
     return (first, *sorted((c for c in found if c is not first), key=lambda c: c.spread))
 
 
