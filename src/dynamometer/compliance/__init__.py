@@ -1,1 +1,1 @@
-"""Licences and provenance. A leaf: nobody imports it."""
+"""Licences, provenance and what may be shipped. A leaf: nobody imports it but the command line."""
