@@ -293,3 +293,9 @@ def test_dbrx_keeps_its_heads_and_experts_in_tables_of_their_own() -> None:
     )
     assert parameters_total(model) == 131_596_523_520
     assert kv_bytes_per_token(model) == 2 * 40 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize("kind", ["t5", "whisper", "bert"])
+def test_what_does_not_decode_alone_is_refused(kind: str) -> None:
+    with pytest.raises(UsageError, match="encoder"):
+        dense(model_type=kind)

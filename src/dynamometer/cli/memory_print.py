@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Table = Mapping[str, object]
 
 _COLOURS: Final = {"weights": "blue", "buffers": "yellow", "cache": "green", "state": "magenta", "left": "bright_black"}
+_OTHERWISE: Final = {
+    "every_layer_whole_context_bytes": "cache without windows",
+    "expanded_keys_and_values_bytes": "cache of full K and V",
+}
 _BAR: Final = 60  # characters
 
 
@@ -107,11 +111,8 @@ def _lines(table: Table) -> list[tuple[str, str, str]]:
     if total is not None:
         rows.append(("sum", show_bytes(total), f"of {show_bytes(memory)}" if memory else ""))
     others = table["kv_alternatives"]
-    if isinstance(others, Mapping):
-        rows += [
-            (name.replace("_bytes", "").replace("_", " ")[:24], show_bytes(size), "if the runtime does that")
-            for name, size in others.items()
-        ]
+    for name, size in others.items() if isinstance(others, Mapping) else ():
+        rows.append((_OTHERWISE.get(str(name), str(name)), show_bytes(size), "if the runtime does that"))
     return rows
 
 
@@ -167,7 +168,8 @@ def _limits(table: Table) -> list[str]:
         return []
     flag = table["flag"]
     least = found["utilization_min"]
-    held = f"The cache holds {found['tokens']:,} tokens ({found['blocks']:,} blocks of {found['block']})."
+    blocks = f" ({found['blocks']:,} blocks of {found['block']})" if found["block"] != 1 else ""
+    held = f"The cache holds {found['tokens']:,} tokens{blocks}."
     most = f"At this context {found['concurrency_max']:,} sequences fit"
     lines = ["", f"{held} {most}; at this concurrency {found['context_max']:,} tokens."]
     pairs = found["frontier"]

@@ -18,6 +18,23 @@ from dynamometer.hardware.recurrent import recurrent
 
 # Types whose caches are read right but whose weights have parts that no line here counts.
 _UNCOUNTED: Final = frozenset({"longcat_flash", "deepseek_v4", "gemma3n_text", "kimi_k3", "zamba2", "rwkv"})
+_ENCODER_DECODERS: Final = frozenset(
+    {"t5", "mt5", "umt5", "longt5", "bart", "mbart", "whisper", "pegasus", "marian", "m2m_100", "blenderbot", "led"}
+)
+_ENCODERS: Final = frozenset(
+    {
+        "bert",
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "electra",
+        "albert",
+        "deberta",
+        "deberta-v2",
+        "distilbert",
+        "modernbert",
+    }
+)
 _MOST_LAYERS: Final = 10_000
 _DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 
@@ -27,6 +44,7 @@ def from_config(config: Json, name: str = "model", source: str = "") -> Model:
     if not isinstance(config, dict):
         raise UsageError(f"{name}: the config is not a JSON object; give a model's config.json")
     f = read(config)
+    _refuse_encoders(f, name)
     layers, missing = _layer_count(f, name)
     kinds = layer_kinds(f, layers)
     traits = FAMILIES.get(f.family, Traits(qkv_bias=None, output_bias=None, mlp_bias=None))
@@ -61,6 +79,14 @@ def from_config(config: Json, name: str = "model", source: str = "") -> Model:
 
 
 _RECURRENT: Final = frozenset({"linear", "mamba", "mamba2", "conv", "recurrent", "parallel"})
+
+
+def _refuse_encoders(f: Fields, name: str) -> None:
+    """Encoders keep no cache and encoder-decoders keep two; counting them as decoders would be wrong throughout."""
+    if f.flag("is_encoder_decoder") or f.family in _ENCODER_DECODERS:
+        raise UsageError(f"{name} is an encoder-decoder ({f.family}); only models that decode alone are counted here")
+    if f.family in _ENCODERS:
+        raise UsageError(f"{name} is an encoder ({f.family}): it generates nothing and keeps no cache")
 
 
 def _layer_count(f: Fields, name: str) -> tuple[int, list[str]]:

@@ -209,11 +209,13 @@ def read_model(path: Path) -> Model:
     model = from_config(config, path.stem, f"GGUF header of {path.name}")
     experts, chosen = config.get("num_experts"), config.get("num_experts_per_tok")
     share = chosen / experts if isinstance(experts, int) and isinstance(chosen, int) and experts > 1 else 1.0
-    parts = []
+    parts: list[Part] = []
+    sizes: dict[str, int] = {}
     for tensor in header.tensors:
         kind, elements = tensor_class(tensor.name), 1
         for extent in tensor.shape:
             elements *= extent
+        sizes[kind] = sizes.get(kind, 0) + tensor.bytes
         active = round(elements * share) if kind.startswith("experts") else elements
         parts.append(Part(kind, elements, active, len([n for n in tensor.shape if n > 1]) > 1 and kind != "norm"))
     notes = tuple(note for note in model.notes if "model_type" not in note)
@@ -223,6 +225,7 @@ def read_model(path: Path) -> Model:
         missing=(),
         notes=notes,
         stored_bytes=stored,
+        stored_by_kind=tuple(sizes.items()),
         quantization=None,
         dtype="fp16",
     )

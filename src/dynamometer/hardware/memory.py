@@ -66,7 +66,7 @@ def breakdown(model: Model, d: Deployment) -> Breakdown:
     element = formats.kv_element_bytes(d.kv, model.dtype)
     whole = d.weights_bytes if d.weights_bytes is not None else formats.weights_bytes(model, d.weights)
     ranks = d.tp * d.pp
-    by_kind = {} if model.missing else formats.bytes_by_kind(model, _named(model, d))
+    by_kind = _classes(model, d)
     padded = (
         padding(model, formats.scheme(model, d.weights).method, by_kind, d.engine) if d.weights_bytes is None else 0
     )
@@ -92,10 +92,17 @@ def breakdown(model: Model, d: Deployment) -> Breakdown:
     )
 
 
-def _named(model: Model, d: Deployment) -> str:
-    """The format whose classes to list; a real file's own types are known only as a sum, so its classes are its
-    dtype's."""
-    return d.weights if formats.canonical(d.weights) or not model.stored_bytes else model.dtype
+def _classes(model: Model, d: Deployment) -> dict[str, int]:
+    """Bytes of the whole model by class: of the real file where it is used as it is, else worked out; empty when
+    unknown."""
+    as_stored = bool(model.stored_bytes) and not formats.canonical(d.weights)
+    if as_stored and model.stored_by_kind:
+        return dict(model.stored_by_kind)
+    if model.missing or d.weights_bytes is not None:
+        return {}
+    found = formats.bytes_by_kind(model, d.weights)
+    differs = as_stored and abs(sum(found.values()) - model.stored_bytes) > 0.02 * model.stored_bytes
+    return {} if differs else found
 
 
 def _check(model: Model, d: Deployment) -> None:
@@ -213,11 +220,13 @@ def _least_share(d: Deployment, b: Breakdown) -> float | None:
 
 
 def capacity(b: Breakdown, d: Deployment) -> tuple[int, int]:
-    """(tokens, blocks) that the cache holds; 0 when there is no room. Whole blocks only where the engine pages."""
-    if b.room <= 0 or b.kv_per_token <= 0:
-        return 0, 0
+    """(tokens, blocks) that the cache holds of sequences as long as this context; 0 when there is no room. Whole
+    blocks only where the engine pages. Windows make a long sequence's token cheaper than a short one's."""
     block = d.engine.block if d.engine.paged else 1
-    blocks = int(b.room // (b.kv_per_token * block))
+    each = b.kv_per_sequence / (-(-d.context // block) * block)
+    if b.room <= 0 or each <= 0:
+        return 0, 0
+    blocks = int(b.room // (each * block))
     return blocks * block, blocks
 
 

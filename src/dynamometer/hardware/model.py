@@ -80,6 +80,7 @@ class Model(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     source: str = ""
     stored_bytes: int = 0  # sum over the tensors of a real checkpoint, 0 = only a config was read
+    stored_by_kind: tuple[tuple[str, int], ...] = ()  # the same by class, where the file's names tell it
     recurrent_layers: int = 0
     latent_rank: int = 0
     expert_width: int = 0  # intermediate size of one routed expert
