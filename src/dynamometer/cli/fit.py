@@ -51,7 +51,7 @@ def command(**given: object) -> None:
     from dynamometer.cli.output import print_json
     from dynamometer.decisions.curve import curve, find_runs, read_point
     from dynamometer.models.saturation import predict
-    from dynamometer.report.fit_page import page, sentence, tables
+    from dynamometer.report.fit_page import in_characters, page, sentence, tables
     from dynamometer.report.html import write_page
     from dynamometer.report.table import draw, terminal
 
@@ -65,6 +65,7 @@ def command(**given: object) -> None:
         return
     console = terminal()
     click.echo(sentence(found))
+    click.echo(in_characters(found, plain=not (console.encoding or "").lower().startswith("utf")))
     for table in tables(found, predictions):
         draw(table, console)
     if written:

@@ -12,6 +12,7 @@ from dynamometer.models.latency import Latency
 from dynamometer.report.figure import Axis, Figure, Heading, Row, Rule, curve
 from dynamometer.report.page import Key, Page, Section
 from dynamometer.report.table import Table, figure_text
+from dynamometer.report.text_plot import text_plot
 from dynamometer.types import Estimate
 from dynamometer.units import show, significant
 
@@ -150,6 +151,18 @@ def pictures(found: Curve) -> tuple[Figure, ...]:
         if law:
             made.append(_latency(name, law, x, str(found.driver)))
     return tuple(made)
+
+
+def in_characters(found: Curve, plain: bool) -> str:
+    """Throughput against load for a terminal. `plain`: ASCII alone."""
+    fitted = found.saturation
+    chosen = fitted.chosen
+    x = np.geomspace(fitted.x.min(), fitted.x.max(), 2 * _POINTS)
+    line = list(zip(x.tolist(), np.exp(chosen.form.curve(chosen.theta, x)).tolist(), strict=True))
+    points = list(zip(fitted.x.tolist(), fitted.y.tolist(), strict=True))
+    rule = (fitted.knee.value, f"knee {significant(fitted.knee.value)}") if fitted.knee.value is not None else None
+    title = f"output {fitted.unit} against requests in flight ({found.by}); points are {found.driver} runs"
+    return f"{title}\n{text_plot(line, points, rule, plain=plain)}"
 
 
 def _latency(name: str, law: Latency, x: str, driver: str) -> Figure:
