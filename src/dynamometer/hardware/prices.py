@@ -182,3 +182,34 @@ def assumed(name: str) -> Quote:
     line = _catalogue().assume[name]
     low, base, high = line.is_
     return Quote(low, base, high, (source_text(line.by, line.date, line.note),))
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the catalogue as a person reads it."""
+
+    kind: str
+    of: str
+    value: str
+    source: str
+
+
+def listing() -> tuple[Line, ...]:
+    """Every line with its source and date."""
+    book = _catalogue()
+    made = [Line("USD/h", f"{h.device}, {h.basis}", f"{h.usd:g}", source_text(h.by, h.date)) for h in book.hour]
+    made += [Line("W", p.device, _values(p.watts), source_text(p.by, p.date)) for p in book.power]
+    made += [Line("USD", p.device, _values(p.usd), source_text(p.by, p.date)) for p in book.purchase]
+    for line in book.api:
+        for kind, values in (("input", line.input), ("cached input", line.cached), ("output", line.output)):
+            if values:
+                said = source_text(line.by, line.date, line.note)
+                made.append(Line("USD/M tokens", f"{line.model}, {kind}", _values(values), said))
+    made += [Line("USD/kWh", p.place, f"{p.usd:g}", source_text(p.by, p.date)) for p in book.electricity]
+    made += [Line("g CO2/kWh", p.place, f"{p.grams:g}", source_text(p.by, p.date)) for p in book.carbon]
+    for name, line in book.assume.items():
+        made.append(Line("assumed", name, _values(line.is_), source_text(line.by, line.date, line.note)))
+    return tuple(made)
+
+
+def _values(values: Sequence[float]) -> str:
+    return " … ".join(f"{value:g}" for value in values)
