@@ -124,11 +124,8 @@ def deployment(model: Model, device: Device | None, count: int, asked: dict[str,
     if count and count % (tp * pp):
         raise UsageError(f"--count {count} is no multiple of tp {tp} × pp {pp}; give a multiple")
     replicas = max(1, count // (tp * pp))
-    profile = engine(str(asked["engine"]))
-    fields = {"block": "block", "batched_tokens": "batched_tokens", "sequences": "sequences"}
-    profile = msgspec.structs.replace(
-        profile, **{name: asked[key] for key, name in fields.items() if isinstance(asked[key], int)}
-    )
+    changes = {name: asked[name] for name in ("block", "batched_tokens", "sequences") if isinstance(asked[name], int)}
+    profile = msgspec.structs.replace(engine(str(asked["engine"])), **changes)
     size, kind = _weights(str(asked["weights"]))
     memory = byte_size(str(asked["memory"]), "--memory") if asked["memory"] else 0
     wanted = int(str(asked["concurrency"]))

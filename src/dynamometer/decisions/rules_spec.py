@@ -144,6 +144,13 @@ def _compute(s: Subject, device: Device) -> Finding:
                 f"call it {others[0]}; {wanted} weights are widened before they are multiplied",
             )
         return not_checkable(f"no {wanted} rate of {device.label} is known here; {said}")
+    return _against_rate(s, device, wanted, figure, value)
+
+
+def _against_rate(s: Subject, device: Device, wanted: str, figure: Figure, value: float) -> Finding:
+    """A compute rate against the dense peak of its precision, and what else it might be."""
+    claim = s.claim
+    said = f"claimed {claim.printed} {claim.unit}"
     where = cited(device, figure)
     line = f"{device.label}: dense {wanted} {_spread(figure, 1e12)} T; {said}"
     if _is(figure, value):

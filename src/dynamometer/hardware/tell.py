@@ -17,7 +17,6 @@ def account(model: Model, d: Deployment, b: Breakdown, v: Verdict) -> Table:
     """All figures of one deployment. `weights_bytes` is the whole model; what is not marked otherwise is on each
     GPU."""
     chosen = formats.scheme(model, d.weights)
-    by_class = dict(b.weights_by_kind)
     return {
         "model": model.name,
         "source": model.source,
@@ -41,25 +40,30 @@ def account(model: Model, d: Deployment, b: Breakdown, v: Verdict) -> Table:
         "tp": d.tp,
         "pp": d.pp,
         "engine": d.engine.name,
-        "per_gpu": {
-            "weights_bytes": b.weights,
-            "weights_by_class": by_class,
-            "kv_bytes_per_token": _whole(b.kv_per_token),
-            "kv_bytes": b.kv,
-            "state_bytes": b.state,
-            "activation_bytes": b.buffers.activation,
-            "graphs_bytes": b.buffers.graphs,
-            "runtime_bytes": b.buffers.runtime,
-            "total_bytes": b.total,
-            "memory_bytes": round(d.memory_bytes) or None,
-            "budget_bytes": round(b.budget) or None,
-            "room_bytes": round(b.room) if d.memory_bytes else None,
-        },
+        "per_gpu": _on_each(d, b),
         "kv_bytes_per_token_all_gpus": _whole(b.kv_per_token * d.tp * d.pp),
         "kv_alternatives": alternatives(model, d),
         "capacity": _capacity(model, d, b, v),
         "flag": {"name": d.engine.flag, "share_of": d.engine.flag_of, "means": d.engine.meaning},
         "notes": list(model.notes),
+    }
+
+
+def _on_each(d: Deployment, b: Breakdown) -> Table:
+    """What fills one GPU."""
+    return {
+        "weights_bytes": b.weights,
+        "weights_by_class": dict(b.weights_by_kind),
+        "kv_bytes_per_token": _whole(b.kv_per_token),
+        "kv_bytes": b.kv,
+        "state_bytes": b.state,
+        "activation_bytes": b.buffers.activation,
+        "graphs_bytes": b.buffers.graphs,
+        "runtime_bytes": b.buffers.runtime,
+        "total_bytes": b.total,
+        "memory_bytes": round(d.memory_bytes) or None,
+        "budget_bytes": round(b.budget) or None,
+        "room_bytes": round(b.room) if d.memory_bytes else None,
     }
 
 
