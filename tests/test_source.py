@@ -33,6 +33,10 @@ CONFIG = {
         ("openai/gpt-oss-20b", "gpt-oss-20b"),
         ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
         ("deepseek_coder_33b", "deepseek-coder-33b"),
+        ("Coder-33B", "deepseek-coder-33b"),
+        ("Llama3.1 8B Instruct", "llama-3.1-8b"),
+        ("qwen-2.5-7b", "qwen2.5-7b"),
+        ("math-7b", "deepseek-math-7b"),
     ],
 )
 def test_a_built_in_answers_to_its_usual_names(said: str, name: str) -> None:

@@ -4,6 +4,7 @@ or a hub name."""
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -158,11 +159,28 @@ def names() -> Mapping[str, str]:
 
 def find(name: str) -> Model | None:
     """A built-in by name, alias or hub name, whatever the case; None when there is none."""
-    text = name.strip().lower().replace("_", "-").replace(" ", "-")
-    key = _names().get(text)
-    if key is None and text.count("/") == 1:
-        key = _names().get(text.split("/")[1])
-    return None if key is None else load(key)
+    text = name.strip().lower()
+    text = text.split("/")[1] if text.count("/") == 1 else text
+    bare = re.sub(r"[-_ ](instruct|chat|base|hf|it)$", "", text)
+    for spelling in (text, bare):
+        key = _names().get(spelling) or _reduced().get(_reduce(spelling))
+        if key:
+            return load(key)
+    ends = [key for key in built_ins() if _reduce(key).endswith(_reduce(bare))] if len(bare) > 3 else []
+    return load(ends[0]) if len(ends) == 1 else None
+
+
+def _reduce(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
+
+
+@cache
+def _reduced() -> Mapping[str, str]:
+    """Every spelling without dashes and blanks to its key: "Llama3.1 8B" is "llama-3.1-8b"."""
+    found: dict[str, str] = {}
+    for spelling, key in _names().items():
+        found.setdefault(_reduce(spelling), key)
+    return found
 
 
 @cache
