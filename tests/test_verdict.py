@@ -8,7 +8,7 @@ from answer_rows import Answer, connect, plain, run
 from dynamometer.decisions.gate import judge, objectives
 from dynamometer.decisions.verdict import decide
 from dynamometer.metrics.summary import summarize
-from dynamometer.types import Decision, Provenance, Run
+from dynamometer.types import Decision, Load, Provenance, Run
 
 
 def decided(answers: list[Answer], limits: str = "", manifest: Run | None = None) -> Decision:
@@ -56,7 +56,8 @@ def test_an_objective_that_was_not_seen_is_not_met() -> None:
 
 def test_a_run_that_is_not_to_be_believed_says_so_first_and_how_to_mend_it() -> None:
     late = [msgspec.structs.replace(a, due=a.sent - 500) for a in plain(100)]
-    found = decided(late, "ttft_p99<500ms")
+    slo = objectives("ttft_p99<500ms")
+    found = decided(late, "ttft_p99<500ms", run(Load("constant", rate=10), slo=slo))
     assert found.answer.startswith("Do not use this run: the client sent late")
     assert "To mend it: use more workers" in found.answer
 
