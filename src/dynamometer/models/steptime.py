@@ -108,7 +108,7 @@ def fit_cost(parts: list[Steps]) -> StepCost:
         )
     ahead = depth(steps)
     host = _fit_host(steps, good, ahead)
-    spacing = before_diff(steps)
+    spacing = before_diff(steps) if ahead == 2 else steps.done_s - steps.scheduled_s
     long = mixed(steps) & (spacing > 3 * np.quantile(host.eager_s, 0.9)) & overlapped(steps)
     cost = _solve(steps, good | long, spacing, long)
     for _ in range(4 if ahead == 2 else 1):
@@ -209,6 +209,9 @@ def _fit_host(steps: Steps, good: Flags, ahead: int) -> Host:
     small, large = launch[tokens <= edge], launch[tokens > edge]
     floor = (waited[after_prompt], steps.decoding[after_prompt])
     base, slope = _launch_decode(*floor)
+    # decode steps in a row come no faster than they are launched, so their spacing bounds what a long prompt may have hidden
+    room = np.quantile(before_diff(steps)[good] / np.maximum(1e-9, base + slope * steps.decoding[good]), 0.02)
+    base, slope = base * min(1.0, 0.9 * float(room)), slope * min(1.0, 0.9 * float(room))
     return Host(
         decode_s=base,
         decode_per_sequence_s=slope,
