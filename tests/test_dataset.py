@@ -217,3 +217,10 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
         planned("jsonl", tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="needs a file"):
         plan(Workload("jsonl"), 0, None, "run")
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv", "sharegpt", "trace"])
+def test_a_prompt_length_that_would_be_ignored_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "data").write_text('{"prompt": "p", "timestamp": 1, "input_length": 1, "output_length": 1}\n')
+    with pytest.raises(UsageError, match="have their own lengths"):
+        plan(Workload(name, path=str(tmp_path / "data"), input_tokens="512"), 0, WORD, "run")

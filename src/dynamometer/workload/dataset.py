@@ -11,7 +11,7 @@ import numpy as np
 from dynamometer import options as opt
 from dynamometer.errors import UsageError
 from dynamometer.types import Message, Request
-from dynamometer.workload.plan import Ask, Plan
+from dynamometer.workload.plan import Ask, Plan, as_they_come
 from dynamometer.workload.readers import Line, csv_rows, existing, json_array, json_lines
 
 _ROLES = {
@@ -83,6 +83,7 @@ def _lenient(ask: Ask) -> bool:
 def _plan(ask: Ask, lines: Iterable[Line], read: Callable[[Line, Ask], Record | str], limits: Limits) -> Plan:
     """Reads all records at once, so that what is left out is known before the load starts."""
     options, where = ask.workload.options, ask.where
+    as_they_come(ask)
     limits = Limits(
         opt.whole(options, "max_input_tokens", limits.prompt, where, low=0),
         opt.whole(options, "max_total_tokens", limits.total, where, low=0),

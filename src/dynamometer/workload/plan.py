@@ -100,6 +100,15 @@ class Plan(msgspec.Struct, frozen=True):
         return f"{text}; skipped: {reasons}" if reasons else text
 
 
+def as_they_come(ask: Ask) -> None:
+    """Refuses a prompt length where the prompts have their own, so that it is not ignored in silence."""
+    if ask.workload.input_tokens:
+        raise UsageError(
+            f"input_tokens is {ask.workload.input_tokens!r}; the prompts of {ask.where} have their own lengths: "
+            "leave it empty, or limit them with its options"
+        )
+
+
 Maker = Callable[[Ask], Plan]
 
 

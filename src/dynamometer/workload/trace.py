@@ -20,7 +20,7 @@ from dynamometer import options as opt
 from dynamometer.errors import UsageError
 from dynamometer.types import Float64, Request
 from dynamometer.workload.padding import fit
-from dynamometer.workload.plan import Ask, Plan
+from dynamometer.workload.plan import Ask, Plan, as_they_come
 from dynamometer.workload.readers import Line, csv_rows, existing, json_lines
 from dynamometer.workload.words import most_words, words
 
@@ -57,6 +57,7 @@ def trace(ask: Ask) -> Plan:
     Options as `trace_offsets`; `block_tokens` (default 512) is the size of a Mooncake block. Ends with the trace.
     """
     opt.known(ask.workload.options, (*_WINDOW, "block_tokens"), ask.where)
+    as_they_come(ask)
     found = read_trace(existing(ask.workload.path, ask.where), ask.workload.options)
     block = opt.whole(ask.workload.options, "block_tokens", _BLOCK_TOKENS, ask.where, low=1)
     return Plan(_requests(ask, found, block), found.read, len(found.rows), found.skipped, _notes(found))
