@@ -342,3 +342,19 @@ def test_no_sentence_breaks_the_reader(text: str) -> None:
 )
 def test_no_row_breaks_the_rules(metric: str, value: float | None, unit: str, model: str, hardware: str) -> None:
     one(metric=metric, value=value, unit=unit, model=model, hardware=hardware, batch=1)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "verdict"),
+    [
+        ("KV cache takes 30%, weights 60%, buffers 20% of memory", "inconsistent"),
+        ("KV cache is 30%, weights 60% and buffers 10% of memory", "possible"),
+        ("H100 PCIe has 3.35 TB/s memory bandwidth", "impossible"),
+        ("H100 PCIe has 2 TB/s memory bandwidth", "possible"),
+        ("Llama-2-7B int4 on one A100 generates a token in 0.2 ms at batch 1", "impossible"),
+        ("Llama-3-8B bf16 on H100 decodes one token every 6 ms at batch 1", "possible"),
+    ],
+)
+def test_shares_bandwidths_and_times_in_plain_words(sentence: str, verdict: str) -> None:
+    (found,) = audit([claimtext.parse(sentence)])
+    assert found.verdict == verdict, found.arithmetic

@@ -47,6 +47,7 @@ _PATTERNS: Final = (
     _Pattern(rf"\$\s*{_NUM}\s*(?:/|per|a)\s*(?:1?M|million)", "cost_per_million_tokens", "USD"),
     _Pattern(rf"(?:TTFT|first token)\D{{0,30}}?{_NUM}\s*(ms|s)\b", "ttft", "ms"),
     _Pattern(rf"{_NUM}\s*(ms|us|s)\s*(?:/|per|a)\s*(?:output )?token", "latency_per_token", "ms"),
+    _Pattern(rf"tokens?\s+(?:every|each|in|within|takes)\s+{_NUM}\s*(ms|us|s)\b", "latency_per_token", "ms"),
     _Pattern(rf"(?:TPOT|ITL|per[- ]token latency|inter-token latency)\D{{0,30}}?{_NUM}\s*(ms|us)\b", "tpot", "ms"),
     _Pattern(
         rf"{_NUM}\s*(?:output |prompt |prefill )?(?:tokens?|tok|t)\s*(?:/|per)\s*(?:s\b|sec\b|second)",
@@ -203,6 +204,8 @@ def _metric(metric: str, rest: str, whole: str) -> str:
             else "throughput"
         )
     if metric == "bandwidth":
+        if re.search(r"memory bandwidth|\bHBM|GDDR|LPDDR|VRAM", whole, re.IGNORECASE):
+            return "memory_bandwidth"
         return "link_bandwidth" if re.search(r"pci|nvlink|link", whole, re.IGNORECASE) else "memory_bandwidth"
     if metric == "gain":
         if says(r"utili[sz]ation|efficiency|accuracy|hit rate|\bm[fb]u\b"):

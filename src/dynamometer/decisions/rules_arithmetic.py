@@ -17,6 +17,9 @@ RATIOS: Final = re.compile(r"ratio$|speedup|speed_up|_factor$|times_")
 GAINS: Final = re.compile(r"gain|improvement|increase|reduction|saving|decrease|overhead|_drop$|loss|change|delta")
 SHARES: Final = re.compile(r"share|utilization|utilisation|hit_rate|efficiency$|mfu|mbu|accuracy|percent")
 
+_CHANGE: Final = re.compile(
+    r"\b(?:up|rose|fell|faster|slower|gain|increase|decrease|reduction|drop|more|less)", re.IGNORECASE
+)
 _LOOSE: Final = 0.01
 _SOURCE: Final = "the claim's own numbers"
 _NUMBER = r"(?<![\w.\-])([\d][\d,]*\.?\d*(?:e[-+]?\d+)?)\s*(tokens/s|tok/s|ms|us|s|GB/s|GB|GiB|MB|MiB|W|J|%|x)?(?![\w])"
@@ -29,6 +32,7 @@ def judge(claim: Claim, formula: Formula | None) -> list[Finding]:
     if formula is not None:
         findings.append(_formula(claim, formula))
     findings += _percent_of(claim)
+    findings += _parts(claim)
     if (
         claim.value is not None
         and claim.unit.strip().lower() in ("percent", "%")
@@ -98,6 +102,30 @@ def _formula(claim: Claim, formula: Formula) -> Finding:
 
 def _agrees(value: float, result: float, printed: str) -> bool:
     return abs(value - result) <= max(_LOOSE * abs(result), half_digit(printed) * 1.0001)
+
+
+def _parts(claim: Claim) -> list[Finding]:
+    """ "KV cache 30 %, weights 60 %, buffers 20 % of memory": parts of one whole must come to 100 %.
+
+    The context may go on with bare numbers ("58 percent" and "weights 35, buffers 7"). Fewer than three parts, or words
+    of change ("up 30 %"), are no division of a whole.
+    """
+    if not SHARES.search(claim.metric) or _CHANGE.search(claim.context):
+        return []
+    named = re.findall(
+        r"[A-Za-z][\w ]*?\s+(?:is |takes |at |of )?([\d.]+)\s*(?:%|percent)?(?=\s*(?:[,;.]|and\b|of\b|$))",
+        claim.context,
+    )
+    values = [float(text.rstrip(".")) for text in named if text.strip(".")]
+    if claim.value is not None and not re.search(rf"(?<![\d.]){re.escape(claim.printed)}(?![\d.])", claim.context):
+        values.append(claim.value)
+    if len(values) < 3 or any(value > 100 for value in values):
+        return []
+    total = sum(values)
+    line = f"{' + '.join(f'{value:g}' for value in values)} = {total:g} %"
+    if abs(total - 100) <= 0.5 * len(values):
+        return [possible(f"{line}: the parts make a whole", _SOURCE)]
+    return [inconsistent(f"{line}, not 100 %", _SOURCE, "parts that add up to the whole")]
 
 
 def _percent_of(claim: Claim) -> list[Finding]:
