@@ -162,6 +162,20 @@ def test_an_engine_that_never_answers_is_given_up_and_stopped(monkeypatch: pytes
     assert said[-1].startswith("starting test: ")
 
 
+def test_a_server_that_is_there_already_is_not_taken_for_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine(monkeypatch, lambda port: (sys.executable, "-c", SERVER, str(port), "none"))
+    with serve.serve("test", now_ns=now_ns) as first:
+        port = int(first.url.split(":")[2].partition("/")[0])
+        settings = Settings(port=port)
+        with (
+            pytest.raises(UsageError, match=f"port {port} is taken"),
+            serve.serve("test", settings=settings, now_ns=now_ns),
+        ):
+            pass
+    with serve.serve("test", settings=settings, now_ns=now_ns) as again:  # free as soon as the first has stopped
+        assert again.url == first.url
+
+
 def test_an_unknown_engine_lists_the_known() -> None:
     with pytest.raises(UsageError, match="llamacpp"), serve.serve("gpt5", now_ns=now_ns):
         pass

@@ -1,8 +1,8 @@
-"""Settings as command-line options in, llama.cpp's own HTTP server on loopback out, for as long as this process lives.
+"""Settings as command-line options in, llama.cpp's own HTTP server on loopback out, for as long as this process
+lives.
 
-Run as a program:
-`python -m dynamometer.engines.llamacpp_server --model FILE --port P --slots N --context C --threads T`.
-`context` is tokens per slot; llama.cpp divides its whole context by the slots.
+Run as a program: `python -m dynamometer.engines.llamacpp_server --model FILE --port P --slots N --context C --threads
+T`. `context` is tokens per slot; llama.cpp divides its whole context by the slots.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def main(arguments: list[str]) -> int:
     parameters.endpoint_slots = True
     if chosen.gpu_layers >= 0:
         parameters.n_gpu_layers = chosen.gpu_layers
-    server = xllamacpp.Server(parameters)  # returns once the model is loaded; raises RuntimeError if it cannot be
+    try:
+        server = xllamacpp.Server(parameters)  # returns once the model is loaded
+    except RuntimeError as wrong:  # its own lines above say why
+        print(f"llama.cpp: {wrong}", file=sys.stderr)
+        return 1
     print(f"listening on {server.listening_address}", flush=True)
     while True:
         signal.pause()

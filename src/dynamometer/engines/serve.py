@@ -55,6 +55,8 @@ def serve(
     """
     settings = settings or Settings()
     port = settings.port or free_port()
+    if settings.port and not is_free(port):
+        raise UsageError(f"port {port} is taken, and its server would be taken for {engine}; give another port, or 0")
     plan = recipe(engine, model, settings, port, progress)
     log = Path(settings.log) if settings.log else _new_log(engine, port)
     began_ns = now_ns()
@@ -83,6 +85,17 @@ def alive(served: Served) -> bool:
 def post_mortem(served: Served) -> str:
     """Why a server that was up is gone, with the end of its log; "" while it lives."""
     return "" if alive(served) else _obituary(str(served.facts.get("engine", "the engine")), served.log, None)
+
+
+def is_free(port: int) -> bool:
+    """True if a server could listen there on loopback now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def free_port() -> int:
