@@ -33,7 +33,7 @@ _USES: Final[tuple[tuple[str, Use], ...]] = (
 )
 _DUTIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
-        r"open[- ]sourced?\b.*\bderiv|publish\w* .*(?:source|deriv)|share[- ]alike|copyleft",
+        r"open[- ]sourced?\b.*\bderiv|\bderiv.*open[- ]sourc|publish\w* .*(?:source|deriv)|share[- ]alike|copyleft",
         (),
         "to publish what derives",
     ),
@@ -172,7 +172,7 @@ def _licence_named(statement: str, ids: Sequence[str]) -> tuple[bool, str] | Non
         return False, f"the licence is {' AND '.join(ids)}, not {', '.join(strange)}"
     missing = [one for one in ids if one not in said and licence(one).kind != "permissive"]
     if missing:
-        return False, f"{', '.join(said)} alone is named, but {', '.join(missing)} applies as well "
+        return False, f"{', '.join(said)} alone is named, but {', '.join(missing)} applies as well"
     return True, f"the licence is {' AND '.join(ids)}"
 
 
@@ -194,7 +194,7 @@ def _users(statement: str, ids: Sequence[str]) -> tuple[bool, str] | None:
 
 
 def _allowed(statement: str, ids: Sequence[str]) -> list[tuple[bool, str]]:
-    """Whether commercial use, military use, hosting, tuning, distilling, handing on are allowed as the sentence says."""
+    """Whether commercial use, military use, hosting, tuning, distilling and handing on are allowed as it says."""
     found = []
     for clause in re.split(r"[;,]| but | and (?=\w+ing\b|commercial|military)", statement):
         denied = bool(_NEGATION.search(clause))
