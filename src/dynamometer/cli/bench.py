@@ -102,7 +102,7 @@ def command(**given: object) -> None:
         raise SystemExit(resume(bench_options))
     target = options.target(options.values(given, options.TargetOptions))
     workload = options.workload(options.values(given, options.WorkloadOptions))
-    load = load_of(bench_options)
+    load = of_trace(load_of(bench_options), workload)
     raise SystemExit(bench(experiment(bench_options, target, workload, load), bench_options))
 
 
@@ -111,7 +111,7 @@ def load_of(given: BenchOptions) -> Load:
     law_options = options.pairs(given.arrival_options, "--arrival")
     if given.rate is not None and given.concurrency is not None:
         raise UsageError("--rate and --concurrency exclude each other; give one (open loop or closed loop)")
-    if given.rate is None and given.arrivals not in (None, "trace"):
+    if given.rate is None and given.arrivals not in (None, "trace", "step"):
         raise UsageError(f"--arrivals {given.arrivals} needs --rate, the mean requests per second")
     if given.rate is None and given.arrivals is None:
         if law_options:
@@ -120,11 +120,28 @@ def load_of(given: BenchOptions) -> Load:
     return Load(given.arrivals or "poisson", concurrency=0, rate=given.rate or 0.0, options=law_options)
 
 
+def _warmup(given: BenchOptions, load: Load) -> int:
+    """None before a trace: it would take the first rows, and each time would get the prompt of a later one."""
+    if load.law == "trace":
+        if given.warmup:
+            raise UsageError(f"--warmup {given.warmup} would use up the first rows of the trace; leave it out")
+        return 0
+    return given.warmup if given.warmup is not None else max(2, min(load.concurrency, 16))
+
+
+def of_trace(load: Load, workload: Workload) -> Load:
+    """Law "trace" takes the workload's file, window and speed, so that times and prompts are of the same rows."""
+    if load.law != "trace" or not workload.path:
+        return load
+    same = {name: workload.options[name] for name in ("format", "speed", "start", "stop") if name in workload.options}
+    return Load(load.law, load.concurrency, load.rate, {"path": workload.path, **same, **load.options})
+
+
 def experiment(given: BenchOptions, target: Target, workload: Workload, load: Load) -> Experiment:
     """The experiment that the options describe.
 
     Without a stop rule a closed loop asks 15 requests a stream, 60 at least, for two minutes at most; an open loop
-    runs one minute; a trace runs to its end.
+    runs one minute; a trace and a list of steps run to their end.
     """
     from dynamometer.decisions.gate import objectives
     from dynamometer.units import seconds
@@ -135,7 +152,7 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
     requests = given.requests or 0
     if not requests and not duration_s and load.law == "closed":
         requests, duration_s = max(60, 15 * load.concurrency), 120.0
-    elif not requests and not duration_s and load.law != "trace":
+    elif not requests and not duration_s and load.law not in ("trace", "step"):
         duration_s = 60.0
     return Experiment(
         name=given.name or f"{_short(target.model) or 'endpoint'}-{_load_name(load)}",
@@ -144,7 +161,7 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
         load=load,
         requests=requests,
         duration_s=duration_s,
-        warmup_requests=given.warmup if given.warmup is not None else max(2, min(load.concurrency, 16)),
+        warmup_requests=_warmup(given, load),
         repeats=given.repeats,
         seed=given.seed,
         slo=objectives(given.slo) if given.slo else (),
