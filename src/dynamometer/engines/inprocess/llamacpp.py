@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from importlib.metadata import version
 from types import ModuleType
-from typing import cast
+from typing import Protocol, cast
 
 from dynamometer.engines import embedded
 from dynamometer.engines.inprocess import Emission, Facts, Now
@@ -36,10 +37,16 @@ def load(model: str, settings: Settings, now_ns: Now) -> LlamaCpp:
     return LlamaCpp(server, {**facts, **file_facts(file, settings, threads)}, now_ns)
 
 
+class Server(Protocol):
+    """What of xllamacpp's server is called."""
+
+    def handle_chat_completions(self, body: object, take: Callable[[dict[str, object]], bool]) -> object: ...
+
+
 class LlamaCpp:
     """An Engine. Each request has a thread that waits in llama.cpp, outside the interpreter's lock."""
 
-    def __init__(self, server: object, facts: Facts, now_ns: Now) -> None:
+    def __init__(self, server: Server, facts: Facts, now_ns: Now) -> None:
         self.facts, self._server, self._now_ns = facts, server, now_ns
         self._made: queue.SimpleQueue[Emission] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
@@ -57,7 +64,7 @@ class LlamaCpp:
         self._cancelled.add(request)
 
     def close(self) -> None:
-        self._server = None
+        del self._server
 
     def _ask(self, request: Request, turns: list[dict[str, str]]) -> None:
         answer = _Answer(request.index, self._now_ns, self._made, self._cancelled)
@@ -70,7 +77,7 @@ class LlamaCpp:
             "stream_options": {"include_usage": True},
         }
         try:
-            self._server.handle_chat_completions(body, answer.take)  # type: ignore[attr-defined]
+            self._server.handle_chat_completions(body, answer.take)
         except Exception as wrong:  # whatever a foreign library raises is this answer's error, not the run's end
             answer.error = f"engine: {wrong}"
         answer.end()

@@ -5,9 +5,10 @@ Not every quantization that it loads does it compute right: its Q4_0 was seen to
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from types import ModuleType
-from typing import cast
+from typing import Protocol, cast
 
 from dynamometer.engines import embedded
 from dynamometer.engines.inprocess import Emission, Facts, Now
@@ -39,8 +40,29 @@ def load(model: str, settings: Settings, now_ns: Now) -> OpenVino:
     return OpenVino(genai, pipeline, {**facts, **file_facts(file, settings, threads)}, now_ns)
 
 
+class Output(Protocol):
+    """What of OpenVINO's answers is read."""
+
+    generated_ids: Sequence[int]
+    finish_reason: object
+
+
+class Handle(Protocol):
+    def can_read(self) -> bool: ...
+    def read(self) -> Mapping[int, Output]: ...
+    def cancel(self) -> None: ...
+
+
+class Pipeline(Protocol):
+    """What of OpenVINO's pipeline is called."""
+
+    def get_tokenizer(self) -> ModuleType: ...
+    def add_request(self, request_id: int, input_ids: object, generation_config: object) -> Handle: ...
+    def step(self) -> None: ...
+
+
 class _Answer:
-    def __init__(self, handle: object, prompt_tokens: int, words: Words, most: int) -> None:
+    def __init__(self, handle: Handle, prompt_tokens: int, words: Words, most: int) -> None:
         self.handle, self.prompt_tokens, self.words, self.most = handle, prompt_tokens, words, most
         self.made = 0
 
@@ -48,10 +70,10 @@ class _Answer:
 class OpenVino:
     """An Engine."""
 
-    def __init__(self, genai: ModuleType, pipeline: object, facts: Facts, now_ns: Now) -> None:
+    def __init__(self, genai: ModuleType, pipeline: Pipeline, facts: Facts, now_ns: Now) -> None:
         self.facts = facts
         self._genai, self._pipeline, self._now_ns = genai, pipeline, now_ns
-        self._tokenizer = pipeline.get_tokenizer()  # type: ignore[attr-defined]
+        self._tokenizer = pipeline.get_tokenizer()
         self._answers: dict[int, _Answer] = {}
 
     def submit(self, request: Request, turns: list[dict[str, str]]) -> None:
@@ -62,12 +84,12 @@ class OpenVino:
         wanted.stop_strings = set(request.stop)
         text = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True)
         ids = self._tokenizer.encode(text, add_special_tokens=False).input_ids
-        handle = self._pipeline.add_request(request.index, ids, wanted)  # type: ignore[attr-defined]
+        handle = self._pipeline.add_request(request.index, ids, wanted)
         words = Words(lambda tokens: str(self._tokenizer.decode(list(tokens))))
         self._answers[request.index] = _Answer(handle, int(ids.shape[-1]), words, request.output_tokens)
 
     def step(self) -> list[Emission]:
-        self._pipeline.step()  # type: ignore[attr-defined]
+        self._pipeline.step()
         at_ns = self._now_ns()
         made = [one for index in list(self._answers) for one in self._read(index, at_ns)]
         for emission in made:
@@ -78,17 +100,17 @@ class OpenVino:
     def cancel(self, request: int) -> None:
         answer = self._answers.pop(request, None)
         if answer is not None:
-            answer.handle.cancel()  # type: ignore[attr-defined]
+            answer.handle.cancel()
 
     def close(self) -> None:
         self._answers.clear()
-        self._pipeline = None
+        del self._pipeline
 
     def _read(self, index: int, at_ns: int) -> list[Emission]:
         answer = self._answers[index]
         found: list[Emission] = []
-        while answer.handle.can_read():  # type: ignore[attr-defined]
-            for output in answer.handle.read().values():  # type: ignore[attr-defined]
+        while answer.handle.can_read():
+            for output in answer.handle.read().values():
                 tokens = list(output.generated_ids)
                 answer.made += len(tokens)
                 text = "".join(answer.words.add(token) for token in tokens)

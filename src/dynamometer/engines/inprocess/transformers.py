@@ -8,6 +8,7 @@ batching is.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from types import ModuleType
 from typing import Protocol, cast
@@ -114,6 +115,46 @@ class GpuClock:
         return self._base_ns + round(float(self._base.elapsed_time(self._event)) * 1e6)
 
 
+class Tensor(Protocol):
+    """What of a tensor is used."""
+
+    def __getitem__(self, place: object) -> Tensor: ...
+    def argmax(self, dimension: int) -> Tensor: ...
+    def tolist(self) -> list[int]: ...
+    def new_ones(self, *shape: int) -> Tensor: ...
+    def sum(self, dimension: int, keepdim: bool = False) -> Tensor: ...
+    def cumsum(self, dimension: int) -> Tensor: ...
+    def clamp(self, min: int) -> Tensor: ...
+    def to(self, device: object) -> Tensor: ...
+    def __sub__(self, other: int) -> Tensor: ...
+
+
+class Outcome(Protocol):
+    logits: Tensor
+    past_key_values: object
+
+
+class Model(Protocol):
+    """What of a causal model is used."""
+
+    device: object
+    generation_config: object
+
+    def __call__(self, **inputs: object) -> Outcome: ...
+
+
+class Tokenizer(Protocol):
+    """What of a tokenizer is used."""
+
+    chat_template: object
+    pad_token_id: int | None
+    eos_token_id: int | None
+
+    def __call__(self, texts: list[str], **options: object) -> Mapping[str, Tensor]: ...
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str: ...
+    def apply_chat_template(self, turns: list[dict[str, str]], **options: bool) -> object: ...
+
+
 class _Row:
     """One request of the batch."""
 
@@ -124,14 +165,15 @@ class _Row:
 
 
 class Transformers:
-    """An Engine."""
+    """An Engine. torch is not there when types are checked, so its tensors are as little known as its module."""
 
-    def __init__(self, torch: ModuleType, tokenizer: object, model: object, facts: Facts, clock: Clock) -> None:
+    def __init__(self, torch: ModuleType, tokenizer: Tokenizer, model: Model, facts: Facts, clock: Clock) -> None:
         self.facts = facts
         self._torch, self._tokenizer, self._model, self._clock = torch, tokenizer, model, clock
         self._waiting: list[tuple[Request, list[dict[str, str]]]] = []
         self._rows: list[_Row] = []
         self._state: dict[str, object] = {}
+        self._mask: Tensor | None = None
 
     def submit(self, request: Request, turns: list[dict[str, str]]) -> None:
         self._waiting.append((request, turns))
@@ -140,13 +182,14 @@ class Transformers:
         if all(row.over for row in self._rows):
             self._begin()
         with self._torch.inference_mode():
-            out = self._model(**self._state, use_cache=True)  # type: ignore[operator]
+            out = self._model(**self._state, use_cache=True)
             chosen = out.logits[:, -1].argmax(-1)
         self._clock.mark()
         tokens = chosen.tolist()  # waits for the device
         at_ns = self._clock.read_ns()
-        mask = self._state["attention_mask"]
-        grown = self._torch.cat([mask, mask.new_ones(len(tokens), 1)], 1)  # type: ignore[attr-defined]
+        assert self._mask is not None
+        grown: Tensor = self._torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], 1)
+        self._mask = grown
         self._state = {
             "input_ids": chosen[:, None],
             "attention_mask": grown,
@@ -168,17 +211,17 @@ class Transformers:
         slots = int(self.facts["slots"])
         batch, self._waiting = self._waiting[:slots], self._waiting[slots:]
         tokenizer = self._tokenizer
-        if getattr(tokenizer, "pad_token_id", None) is None:
-            tokenizer.pad_token_id = tokenizer.eos_token_id  # type: ignore[attr-defined]
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token_id = tokenizer.eos_token_id
         texts = [prompt_text(tokenizer, turns) for _, turns in batch]
-        ids = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)  # type: ignore[operator]
+        ids = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
         lengths = ids["attention_mask"].sum(1).tolist()
         self._rows = [
-            _Row(request, length, Words(lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))))  # type: ignore[attr-defined]
+            _Row(request, length, Words(lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))))
             for (request, _), length in zip(batch, lengths, strict=True)
         ]
-        device = self._model.device  # type: ignore[attr-defined]
-        mask = ids["attention_mask"].to(device)
+        device = self._model.device
+        mask = self._mask = ids["attention_mask"].to(device)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         self._state = {"input_ids": ids["input_ids"].to(device), "attention_mask": mask, "position_ids": positions}
 
@@ -195,16 +238,15 @@ class Transformers:
         return [Emission(row.request.index, at_ns, text, 1, finish, row.prompt_tokens, row.made)]
 
 
-def prompt_text(tokenizer: object, turns: list[dict[str, str]]) -> str:
+def prompt_text(tokenizer: Tokenizer, turns: list[dict[str, str]]) -> str:
     """Through the model's own chat template; a base model has none and gets the bare text."""
-    if getattr(tokenizer, "chat_template", None):
-        made = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)  # type: ignore[attr-defined]
+    if tokenizer.chat_template:
+        made = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         return str(made)
     return "\n\n".join(turn["content"] for turn in turns)
 
 
-def _ends(model: object) -> set[int]:
+def _ends(model: Model) -> set[int]:
     """Tokens that end an answer."""
-    config = getattr(model, "generation_config", None)
-    end = getattr(config, "eos_token_id", None)
+    end = getattr(model.generation_config, "eos_token_id", None)
     return set(end) if isinstance(end, list) else {end} if end is not None else set()

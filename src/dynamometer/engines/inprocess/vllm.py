@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 
 from dynamometer.engines.inprocess import Emission, Facts, Now
+from dynamometer.engines.inprocess.transformers import Tokenizer, prompt_text
 from dynamometer.engines.recipes import Settings, compute_threads
 from dynamometer.engines.starts.folder import model_folder
 from dynamometer.engines.starts.python import common, dtype, environment
@@ -58,19 +60,41 @@ def _extra(settings: Settings) -> dict[str, object]:
     return found
 
 
+class Completion(Protocol):
+    text: str
+    token_ids: Sequence[int]
+    finish_reason: str | None
+
+
+class Output(Protocol):
+    """What of vLLM's RequestOutput is read."""
+
+    request_id: str
+    outputs: Sequence[Completion]
+    finished: bool
+    prompt_token_ids: Sequence[int]
+    num_cached_tokens: int | None
+
+
+class Offline(Protocol):
+    """What of vLLM's LLMEngine is called."""
+
+    def add_request(self, request_id: str, prompt: object, params: object) -> object: ...
+    def step(self) -> Sequence[Output]: ...
+    def abort_request(self, request_ids: Sequence[str]) -> None: ...
+
+
 class Vllm:
     """An Engine."""
 
-    def __init__(self, vllm: ModuleType, engine: object, tokenizer: object, facts: Facts, now_ns: Now) -> None:
+    def __init__(self, vllm: ModuleType, engine: Offline, tokenizer: Tokenizer, facts: Facts, now_ns: Now) -> None:
         self.facts = facts
         self._vllm, self._engine, self._tokenizer, self._now_ns = vllm, engine, tokenizer, now_ns
         self._made: dict[int, int] = {}
 
     def submit(self, request: Request, turns: list[dict[str, str]]) -> None:
-        from dynamometer.engines.inprocess.transformers import prompt_text
-
         text = prompt_text(self._tokenizer, turns)
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[operator]
+        ids = cast(list[list[int]], self._tokenizer([text], add_special_tokens=False)["input_ids"])[0]
         wanted = self._vllm.SamplingParams(
             max_tokens=request.output_tokens,
             temperature=0.0,
@@ -79,25 +103,25 @@ class Vllm:
             output_kind=self._vllm.sampling_params.RequestOutputKind.DELTA,
         )
         self._made[request.index] = 0
-        self._engine.add_request(str(request.index), {"prompt_token_ids": ids}, wanted)  # type: ignore[attr-defined]
+        self._engine.add_request(str(request.index), {"prompt_token_ids": ids}, wanted)
 
     def step(self) -> list[Emission]:
-        outputs = self._engine.step()  # type: ignore[attr-defined]
+        outputs = self._engine.step()
         at_ns = self._now_ns()
         return [self._emission(output, at_ns) for output in outputs if int(output.request_id) in self._made]
 
     def cancel(self, request: int) -> None:
         if self._made.pop(request, None) is not None:
-            self._engine.abort_request([str(request)])  # type: ignore[attr-defined]
+            self._engine.abort_request([str(request)])
 
     def close(self) -> None:
-        self._engine = None
+        del self._engine
 
-    def _emission(self, output: object, at_ns: int) -> Emission:
-        index = int(output.request_id)  # type: ignore[attr-defined]
-        answer = output.outputs[0]  # type: ignore[attr-defined]
+    def _emission(self, output: Output, at_ns: int) -> Emission:
+        index = int(output.request_id)
+        answer = output.outputs[0]
         self._made[index] += len(answer.token_ids)
-        if not output.finished:  # type: ignore[attr-defined]
+        if not output.finished:
             return Emission(index, at_ns, answer.text, len(answer.token_ids))
         return Emission(
             request=index,
@@ -105,7 +129,7 @@ class Vllm:
             text=answer.text,
             tokens=len(answer.token_ids),
             finish=answer.finish_reason or "stop",
-            prompt_tokens=len(output.prompt_token_ids),  # type: ignore[attr-defined]
+            prompt_tokens=len(output.prompt_token_ids),
             output_tokens=self._made.pop(index),
-            cached_tokens=output.num_cached_tokens or 0,  # type: ignore[attr-defined]
+            cached_tokens=output.num_cached_tokens or 0,
         )
