@@ -138,6 +138,7 @@ def test_ctrl_c_leaves_an_interrupted_run(tmp_path: Path) -> None:
     [
         (["--rate", "5", "--concurrency", "2"], "exclude each other"),
         (["--arrivals", "poisson"], "needs --rate"),
+        (["--arrivals", "trace", "--warmup", "3"], "would use up the first rows of the trace"),
         (["--url", "127.0.0.1:8000"], "http://HOST:PORT/v1"),
         (["--slo", "ttft_p99=5"], "ttft_p99=5"),
         (["--workload", "nonsense", "-n", "1"], "unknown workload 'nonsense'"),

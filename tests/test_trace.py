@@ -10,6 +10,7 @@ import pytest
 from toy_tokens import count_tokens
 
 from dynamometer import schedule, workload
+from dynamometer.cli.bench import of_trace
 from dynamometer.errors import UsageError
 from dynamometer.types import Load, Workload
 from dynamometer.workload.plan import plan
@@ -166,3 +167,16 @@ def test_a_trace_of_failures_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("Timestamp,Request tokens,Response tokens\n9,2,0\n")
     with pytest.raises(UsageError, match="no call that got an answer"):
         read_trace(tmp_path / "b.csv", {})
+
+
+def test_law_trace_takes_the_workload_s_file_and_window_unless_told_otherwise(azure: Path) -> None:
+    work = Workload("trace", path=str(azure), options={"speed": "2", "block_tokens": "256"})
+    assert of_trace(Load("trace"), work).options == {"path": str(azure), "speed": "2"}
+    assert of_trace(Load("trace", options={"speed": "8"}), work).options["speed"] == "8"
+    assert of_trace(Load("poisson", rate=1), work) == Load("poisson", rate=1)
+
+
+def test_a_prompt_shorter_than_the_chat_template_is_not_empty(azure: Path) -> None:
+    made = list(workload.build(Workload("trace", path=str(azure)), 0, count_tokens, "run"))
+    assert made[2].messages[0].content
+    assert [r.input_tokens for r in made[:2]] == [374, 396]

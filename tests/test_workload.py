@@ -14,7 +14,7 @@ from toy_tokens import count_tokens
 from dynamometer import plugins, workload
 from dynamometer.errors import UsageError
 from dynamometer.types import Request, Workload
-from dynamometer.workload.plan import Ask, plan
+from dynamometer.workload.plan import Ask, made_to_length, plan
 
 MADE_UP = ("code", "python", "sql", "javascript", "synthetic", "prefix", "session")
 
@@ -129,3 +129,10 @@ def test_every_workload_is_a_plugin_that_loads() -> None:
     wanted = {*MADE_UP, "sharegpt", "jsonl", "csv", "trace"}
     assert wanted <= set(plugins.names("workload"))
     assert all(callable(plugins.load("workload", name)) for name in wanted)
+
+
+def test_a_tokenizer_is_wanted_where_prompts_are_made_to_a_length() -> None:
+    assert made_to_length(Workload("code", input_tokens="512"))
+    assert made_to_length(Workload("trace"))
+    assert not made_to_length(Workload("code"))
+    assert not made_to_length(Workload("jsonl"))

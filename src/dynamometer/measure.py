@@ -32,7 +32,7 @@ from dynamometer.telemetry.host import Host
 from dynamometer.telemetry.sampler import Sampler, beside
 from dynamometer.types import Doubt, Experiment, Provenance, Request, Run, Schedule
 from dynamometer.workload.padding import TokenCounter
-from dynamometer.workload.plan import Plan, calibrate, plan
+from dynamometer.workload.plan import Plan, calibrate, made_to_length, plan
 
 Facts = Mapping[str, str | int | float]
 EXACT = (
@@ -191,14 +191,14 @@ def _rest(
 def _requests(
     experiment: Experiment, seen: Seen, salt: str, schedule: Schedule | None
 ) -> tuple[Plan, Iterator[Request]]:
-    """The run's requests, warm-up first. Where a prompt length is asked for, the engine's own tokenizer counts, if it
+    """The run's requests, warm-up first. Where prompts are made to a length, the engine's own tokenizer counts, if it
     has a page for that; all prompts are then made before the load."""
     workload = experiment.workload
     count = len(schedule.due_s) if schedule else experiment.requests
-    counter = token_counter(seen, os.environ) if workload.input_tokens and seen.counter else None
+    counter = token_counter(seen, os.environ) if made_to_length(workload) and seen.counter else None
     if counter is None:
         made = plan(workload, experiment.seed, None, salt)
-        if not workload.input_tokens:  # no length was asked for, so how it would have been met is no news
+        if not made_to_length(workload):  # no length was asked for, so how it would have been met is no news
             made = msgspec.structs.replace(made, notes=made.notes[:-1])
         return made, made.requests
     if 0 < count <= EXACT:

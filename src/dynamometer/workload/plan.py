@@ -142,6 +142,11 @@ def plan(workload: Workload, seed: int, count_tokens: TokenCounter | None = None
     return msgspec.structs.replace(made, notes=(*made.notes, note))
 
 
+def made_to_length(workload: Workload) -> bool:
+    """Whether prompts are made to a length, so that it matters who counts their tokens."""
+    return bool(workload.input_tokens) or workload.name in ("synthetic", "prefix", "session", "trace")
+
+
 def build(workload: Workload, seed: int, count_tokens: TokenCounter | None = None, salt: str = "") -> Iterator[Request]:
     """The requests of `plan`, in the order of their index."""
     return plan(workload, seed, count_tokens, salt).requests

@@ -167,7 +167,8 @@ def _requests(ask: Ask, found: Trace, block_tokens: int) -> Iterator[Request]:
         head = "".join(block(number, place == 0) for place, number in enumerate(full))
         if not full:
             salt = ask.opening("trace" if row.blocks else index)
-            head = salt if ask.count(salt) < row.input_tokens else ""  # a prompt so short fills no cache block
+            # a prompt so short that the salt does not fit fills no cache block, but it is never empty
+            head = salt if ask.count(salt) < row.input_tokens else words(1, ask.chance(index))[0].strip()
         begun = len(row.blocks) > len(full)  # the last block is part filled: a longer prompt may go on with it
         chance = ask.chance(_BLOCK, row.blocks[len(full)]) if begun else ask.chance(index)
         text, tokens = fit(head, words(most_words(rest), chance), "", row.input_tokens, ask.count)
