@@ -123,11 +123,14 @@ def measures(table: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> dict[s
         "ttft_p99_ms": float(np.quantile(ttft, 0.99)),
         "e2e_mean_ms": float(np.mean(e2e)),
         "e2e_p50_ms": float(np.median(e2e)),
+        "e2e_p90_ms": float(np.quantile(e2e, 0.9)),
+        "e2e_p95_ms": float(np.quantile(e2e, 0.95)),
         "e2e_p99_ms": float(np.quantile(e2e, 0.99)),
         "output_tokens_per_s": float(output.sum() / max(1e-9, last.max() - sent.min())),
     }
     if len(tpot):
         found["tpot_p50_ms"] = float(np.median(tpot))
+        found["tpot_p99_ms"] = float(np.quantile(tpot, 0.99))
     return found
 
 
@@ -152,6 +155,7 @@ def _facts(setup: Setup) -> Facts:
     return {
         "engine": "simulated",
         "step_cost": setup.cost.source,
+        "step_cost_spread": setup.cost.spread,  # relative, one standard deviation
         "replicas": setup.replicas,
         "decoders": setup.decoders,
         "routing": setup.routing,

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Compare two runs, with intervals, a noise floor and gates."),
     "fit": ("fit", "Fit a saturation curve to runs at several loads."),
     "simulate": ("simulate", "Run an experiment on a simulated engine; the same rows, labelled simulated."),
+    "study": ("study", "Answer a ready question by simulation: batching, paged-kv, topology…"),
     "memory": ("memory", "Say what fits where: weights, cache, buffers, limits."),
     "devices": ("devices", "List devices with their published figures and sources."),
     "audit": ("audit", "Judge published claims: possible, implausible, impossible, inconsistent."),

@@ -33,7 +33,7 @@ def run(given: SimulateOptions, workload: Workload, raw: Mapping[str, object]) -
     if given.predict:
         return _replay(given)
     known = calibration(given)
-    experiment = _experiment(given, workload, raw)
+    experiment = experiment_of(given, workload, raw)
     setup, spread, notes = setup_of(given, known)
     directory = given.out or Path("runs") / f"{manifest.new_run_id(wall_ns())}-{experiment.name}"
     wanted = sim.Wanted(
@@ -77,7 +77,7 @@ def _show_band(console: Console, band: Mapping[str, Estimate]) -> None:
     console.print(table)
 
 
-def _experiment(given: SimulateOptions, workload: Workload, raw: Mapping[str, object]) -> Experiment:
+def experiment_of(given: SimulateOptions, workload: Workload, raw: Mapping[str, object]) -> Experiment:
     """The experiment named, or the one that the options describe."""
     if given.experiment:
         found = _read_experiment(Path(given.experiment))
