@@ -72,7 +72,7 @@ class Scripted:
 
 
 def asked(after: int = -1) -> Iterator[Request]:
-    return (Request(i, (Message("user", f"q{i}"),), 4, after=after) for i in count())
+    return (Request(i, (Message("user", f"q{i}"),), 4, after=after, ignore_eos=True) for i in count())
 
 
 def experiment(load: Load, requests: int = 0, duration_s: float = 0.0, warmup: int = 0) -> Experiment:

@@ -52,19 +52,7 @@ def beside(
         if rows:
             write(rows)
 
-    def pace() -> None:
-        began_ns, beat = now_ns(), 0
-        while True:
-            read_all()
-            beat += 1
-            # from the start, not from the last read, so that the pace does not drift
-            wait_s = beat * every_s - (now_ns() - began_ns) / 1e9
-            if wait_s < 0:
-                beat -= int(wait_s / every_s) - 1
-            if stop.wait(max(0.0, wait_s)):
-                return
-
-    thread = threading.Thread(target=pace, name="telemetry", daemon=True)
+    thread = threading.Thread(target=_pace, args=(read_all, now_ns, every_s, stop), name="telemetry", daemon=True)
     thread.start()
     try:
         yield lambda: (*(name for sampler in samplers for name in sampler.missing), *failed.values())
@@ -73,3 +61,18 @@ def beside(
         thread.join(timeout=5.0)
         if not thread.is_alive():
             read_all()
+
+
+def _pace(read_all: Callable[[], None], now_ns: Callable[[], int], every_s: float, stop: threading.Event) -> None:
+    """Beats are counted from the start, not from the last read, so that the pace does not drift; missed ones are
+    skipped.
+    """
+    began_ns, beat = now_ns(), 0
+    while True:
+        read_all()
+        beat += 1
+        wait_s = beat * every_s - (now_ns() - began_ns) / 1e9
+        if wait_s < 0:
+            beat -= int(wait_s / every_s) - 1
+        if stop.wait(max(0.0, wait_s)):
+            return

@@ -73,6 +73,7 @@ class LlamaCpp:
             "max_tokens": request.output_tokens,
             "ignore_eos": request.ignore_eos,
             "stop": list(request.stop),
+            "temperature": 0.0,  # as the other engines of this room: no chance in what is computed
             "stream": True,
             "stream_options": {"include_usage": True},
         }
