@@ -26,6 +26,7 @@ HEAD: Final = struct.Struct("<BIqI")  # kind, request, at_ns, length
 Frame = tuple[int, int, int, bytes]  # kind, request, at_ns, payload
 
 _FLUSH_BYTES: Final = 256 * 1024
+_RELEASE_BYTES: Final = 8 * 1024 * 1024
 _pack = HEAD.pack
 
 
@@ -110,8 +111,12 @@ def read_frames(path: Path) -> Iterator[Frame]:
     """Every whole frame in the order written; a torn tail is left out. Memory does not grow with the file."""
     unpack, head = HEAD.unpack_from, HEAD.size
     for view in _mapped(path):
-        size, at = len(view), 0
+        size, at, released = len(view), 0, 0
         while at + head <= size:
+            if at - released > _RELEASE_BYTES:  # pages that were read stay resident until they are given back
+                end = at // mmap.PAGESIZE * mmap.PAGESIZE
+                view.madvise(mmap.MADV_DONTNEED, released, end - released)
+                released = end
             kind, request, at_ns, length = unpack(view, at)
             begin = at + head
             if not 1 <= kind <= CANCEL:
