@@ -14,6 +14,7 @@ tokens keep coming at their usual pace meanwhile. The batch is the measured one:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -214,17 +215,34 @@ def inputs(found: Split, runs: Sequence[Run]) -> tuple[Input, ...]:
         raise Refused("some runs are measured and some simulated; price one kind at a time")
     provenance = drivers.pop()
     source = f"{provenance.value}: {', '.join(run.id for run in runs)}"
+    wrong = _model_error(runs)
     made = [
-        ("decode_tokens_per_s", "tokens/s", found.decode_tokens_per_s),
+        ("decode_tokens_per_s", "tokens/s", _widened(found.decode_tokens_per_s, wrong)),
         ("input_tokens", "tokens", (found.input_tokens,) * 3),
         ("output_tokens", "tokens", (found.output_tokens,) * 3),
         ("cached_share", "", (found.cached_share,) * 3),
         ("failed_share", "", (0.0,) * 3),
     ]
     if found.prefill_tokens_per_s is not None:
-        made.insert(0, ("prefill_tokens_per_s", "tokens/s", found.prefill_tokens_per_s))
+        made.insert(0, ("prefill_tokens_per_s", "tokens/s", _widened(found.prefill_tokens_per_s, wrong)))
+    if wrong:
+        source += f"; its step times may be wrong by {wrong:.0%}"
     remark = {"failed_share": "; the time of failed answers is in the rates already"}
     return tuple(
         Input(name, low, value, high, unit, Provenance(provenance), source + remark.get(name, ""), "interval")
         for name, unit, (low, value, high) in made
     )
+
+
+def _model_error(runs: Sequence[Run]) -> float:
+    """How far a simulation's step times may be wrong, one standard deviation; 0 for measured runs."""
+    spreads = [run.engine.get("step_cost_spread", 0.0) for run in runs if run.driver is Provenance.SIMULATED]
+    return max((float(spread) for spread in spreads if isinstance(spread, int | float)), default=0.0)
+
+
+def _widened(rate: tuple[float, float, float], wrong: float) -> tuple[float, float, float]:
+    """The 95 % interval with the model's error added in quadrature, on logs."""
+    low, value, high = rate
+    extra = 1.96 * wrong
+    down, up = math.hypot(math.log(value / low), extra), math.hypot(math.log(high / value), extra)
+    return value * math.exp(-down), value, value * math.exp(up)
