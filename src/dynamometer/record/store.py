@@ -220,6 +220,7 @@ class Writer:
         folder = Path(self._folder.name)
         if not self._parts:
             self.events(Rows().take())
+        self._connection.execute("SET threads = 1")  # in order without holding much: memory must not grow with the run
         for name in ("requests", "events"):
             parts = sorted(folder.glob(f"{name}-*.parquet"))
             if len(parts) == 1:
