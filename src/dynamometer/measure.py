@@ -19,7 +19,7 @@ from dynamometer.client.budget import ClientReport
 from dynamometer.client.course import Progress
 from dynamometer.client.probe import Seen, first_answer, look, takes_ignore_eos, token_counter
 from dynamometer.client.workers import run as drive
-from dynamometer.decisions.account import Account, account, write_summary
+from dynamometer.decisions.account import Account
 from dynamometer.engines import sense
 from dynamometer.engines.dialect import Dialect
 from dynamometer.engines.inprocess import Engine
@@ -122,12 +122,9 @@ def resume(at: Ready, directory: Path, beside_load: Beside) -> Run:
 
 def sum_up(directory: Path) -> Account:
     """`summary.json` and `report.html` from the rows."""
-    from dynamometer.report.html import write_report
+    from dynamometer.report.html import write_derived
 
-    found = account(directory)
-    write_summary(directory, found.summary)
-    write_report(directory)
-    return found
+    return write_derived(directory)
 
 
 def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Beside, finished: frozenset[int]) -> Run:

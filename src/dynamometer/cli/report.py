@@ -14,16 +14,15 @@ import click
 def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Write summary.json and report.html of each run in RUNS again; with --out, one page over all of them."""
     from dynamometer.cli.output import print_json
-    from dynamometer.decisions.account import account, write_summary
     from dynamometer.errors import UsageError
-    from dynamometer.report.html import write_report, write_reports
+    from dynamometer.report.html import NAME, write_derived, write_reports
 
     if out and len(runs) < 2:
         raise UsageError("--out makes one page over several runs; name two or more, or leave it out")
     written: list[Path] = []
     for run in runs:
-        write_summary(run, account(run).summary)
-        written.append(write_report(run))
+        write_derived(run)
+        written.append(run / NAME)
     if out:
         written.append(write_reports(list(runs), out))
     if as_json:

@@ -18,7 +18,7 @@ from dynamometer.record.log import BODY, CANCEL, DUE, END, ERROR, HEADERS, PLAN,
 from dynamometer.record.rows import Events, Fact, Plan, Rows
 from dynamometer.types import Chunk, Event, EventKind
 
-BATCH_ROWS: Final = 250_000
+BATCH_ROWS: Final = 100_000
 INTERRUPT: Final = "interrupt"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynamometer.decisions.account import Account, conclude
+from dynamometer.decisions.account import Account, conclude, write_summary
 from dynamometer.errors import RecordError, UsageError
 from dynamometer.record.clock import utc
 from dynamometer.record.store import open_run, read_run
@@ -35,6 +35,14 @@ class Told(msgspec.Struct, frozen=True):
 def write_report(directory: Path) -> Path:
     """Writes the page of one run as `report.html` into its directory and returns its path."""
     return write_page(run_page(tell(directory)), directory / NAME)
+
+
+def write_derived(directory: Path) -> Account:
+    """`summary.json` and `report.html` of a run from one reading of its rows; what they say is returned."""
+    told = tell(directory)
+    write_summary(directory, told.account.summary)
+    write_page(run_page(told), directory / NAME)
+    return told.account
 
 
 def write_reports(directories: Sequence[Path], out: Path) -> Path:
