@@ -15,12 +15,8 @@ LAWS = ("poisson", "constant", "gamma", "trace", "ramp", "step", "burst")
 
 
 class BenchOptions(msgspec.Struct, frozen=True):
-    """What `dyno bench` takes beside the endpoint and the workload; None and "" mean not given."""
+    """What `dyno bench` takes beside the endpoint, how to drive it and the workload; None and "" mean not given."""
 
-    engine: str
-    quantization: str
-    slots: int | None
-    threads: int
     concurrency: int | None
     rate: float | None
     arrivals: str | None
@@ -31,28 +27,14 @@ class BenchOptions(msgspec.Struct, frozen=True):
     slo: str
     repeats: int
     seed: int
-    workers: int
-    metrics_url: str
-    no_sense_check: bool
     out: Path | None
     resume: Path | None
     name: str
-    as_json: bool
-    quiet: bool
 
 
 @click.command("bench", short_help="Put an engine under load and measure it.")
 @options.target_options
-@click.option(
-    "--engine", default="llamacpp", show_default=True, help="Engine to start without --url; inprocess.NAME: no HTTP."
-)
-@click.option(
-    "--quantization",
-    default="",
-    help="Weights: a GGUF type (Q8_0, Q4_0, Q2_K, …) or BF16, F16, F32.  [default: as in the file; packaged: Q8_0]",
-)
-@click.option("--slots", type=click.IntRange(1), default=None, help="Its slots.  [default: the concurrency, or 4]")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Its threads.  [default: room for the client]")
+@options.drive_options
 @options.workload_options
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=None, help="Requests in flight.  [default: 4]")
 @click.option(
@@ -72,16 +54,11 @@ class BenchOptions(msgspec.Struct, frozen=True):
 @click.option("--slo", default="", metavar="LIMITS", help="'ttft_p99<500ms,tpot_p99<50ms'; sets the exit code.")
 @click.option("--repeats", "-k", type=click.IntRange(1), default=1, show_default=True, help="Runs of the experiment.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts, lengths and arrivals.")
-@click.option("--workers", type=click.IntRange(0), default=0, help="Client processes.  [default: as many as needed]")
-@click.option("--metrics-url", default="", help="The engine's Prometheus page.  [default: found beside the endpoint]")
-@click.option("--no-sense-check", is_flag=True, help="Do not look at a first answer before timing.")
 @click.option("--name", default="", help="Name of the experiment.  [default: made from the model and the load]")
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=None, help="[default: runs/<time>-<name>]")
 @click.option(
     "--resume", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Go on with an interrupted run."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and nothing else.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
 def command(**given: object) -> None:
     """Put an engine under load and measure it.
 
@@ -98,12 +75,13 @@ def command(**given: object) -> None:
     from dynamometer.cli.bench_run import bench, resume
 
     bench_options = options.values(given, BenchOptions)
+    how = options.values(given, options.DriveOptions)
     if bench_options.resume:
-        raise SystemExit(resume(bench_options))
+        raise SystemExit(resume(bench_options.resume, how))
     target = options.target(options.values(given, options.TargetOptions))
     workload = options.workload(options.values(given, options.WorkloadOptions))
     load = of_trace(load_of(bench_options), workload)
-    raise SystemExit(bench(experiment(bench_options, target, workload, load), bench_options))
+    raise SystemExit(bench(experiment(bench_options, target, workload, load), bench_options, how))
 
 
 def load_of(given: BenchOptions) -> Load:

@@ -54,6 +54,31 @@ _WORKLOAD = (
     ),
 )
 
+_DRIVE = (
+    click.option(
+        "--engine",
+        default="llamacpp",
+        show_default=True,
+        help="Engine to start without --url; inprocess.NAME: no HTTP.",
+    ),
+    click.option(
+        "--quantization",
+        default="",
+        help="Weights: a GGUF type (Q8_0, Q4_0, Q2_K, …) or BF16, F16, F32.  [default: as in the file; packaged: Q8_0]",
+    ),
+    click.option(
+        "--slots", type=click.IntRange(1), default=None, help="Its slots.  [default: the concurrency, or 4; sweep: 16]"
+    ),
+    click.option("--threads", type=click.IntRange(0), default=0, help="Its threads.  [default: room for the client]"),
+    click.option(
+        "--workers", type=click.IntRange(0), default=0, help="Client processes.  [default: as many as needed]"
+    ),
+    click.option("--metrics-url", default="", help="The engine's Prometheus page.  [default: found beside it]"),
+    click.option("--no-sense-check", is_flag=True, help="Do not look at a first answer before timing."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress."),
+)
+
 
 def _apply(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
     return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
@@ -67,6 +92,23 @@ def target_options(command: Command) -> Command:
 def workload_options(command: Command) -> Command:
     """Adds the options that name what to ask."""
     return _apply(_WORKLOAD, command)
+
+
+def drive_options(command: Command) -> Command:
+    """Adds the options that say how an engine is started, asked, watched and told of."""
+    return _apply(_DRIVE, command)
+
+
+class DriveOptions(msgspec.Struct, frozen=True):
+    engine: str
+    quantization: str
+    slots: int | None
+    threads: int
+    workers: int
+    metrics_url: str
+    no_sense_check: bool
+    as_json: bool
+    quiet: bool
 
 
 class TargetOptions(msgspec.Struct, frozen=True):

@@ -111,10 +111,9 @@ def experiment_of(given: SimulateOptions, workload: Workload, raw: Mapping[str, 
 
 def _load(raw: Mapping[str, object]) -> Load:
     """The load by the rules of `dyno bench`."""
-    blank: dict[str, object] = {f: None for f in BenchOptions.__struct_fields__}
-    texts = {"engine": "", "quantization": "", "threads": 0, "slo": "", "metrics_url": "", "repeats": 1, "workers": 0}
-    flags = {"no_sense_check": False, "resume": None}
-    return load_of(msgspec.convert({**blank, **texts, **flags, **_known(raw)}, BenchOptions))
+    blank: dict[str, object] = dict.fromkeys(BenchOptions.__struct_fields__)
+    texts = {"slo": "", "repeats": 1, "resume": None}
+    return load_of(msgspec.convert({**blank, **texts, **_known(raw)}, BenchOptions))
 
 
 def _known(raw: Mapping[str, object]) -> dict[str, object]:
