@@ -59,3 +59,36 @@ class Scaler(Protocol):
     def most(self) -> int: ...
 
     def step(self, loop: str, seen: Seen) -> tuple[Choice, Scaler]: ...
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The scaler set another number."""
+
+    at_s: float
+    before: int
+    after: int
+    wanted: int
+    because: str
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """The fleet at one moment: replicas asked for, ready, and held (they cost); requests waiting and in flight."""
+
+    at_s: float
+    asked: int
+    ready: int
+    held: int
+    waiting: int
+    in_flight: int
+
+
+class Course(msgspec.Struct, frozen=True):
+    """What the fleet did, besides its requests."""
+
+    changes: tuple[Change, ...]
+    moments: tuple[Moment, ...]  # every second
+    starts_s: tuple[tuple[float, float], ...]  # (asked, ready) of each replica that was started and became ready
+    replica_s: float
+    open: int  # requests that nobody had answered when the watch ended
+    end_s: float
+    ready_s: tuple[tuple[float, int], ...] = ()  # (time, replicas ready) at each change of it
