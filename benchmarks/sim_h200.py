@@ -4,9 +4,9 @@
     python benchmarks/sim_h200.py FOLDER --fit open_r4,open_r32,closed_c8 --predict rest
     python benchmarks/sim_h200.py FOLDER --json result.json
 
-FOLDER holds `serve_steps.csv.gz` and `serve_requests.csv.gz` (docs/simulator.md). Printed per phase: the median relative error of its steps, and
-predicted / recorded for TTFT P50 and P99, E2E mean, P50 and P99, and output tokens per second; then how many of the recorded figures
-lie inside the 80 % intervals of the predictions.
+FOLDER holds `serve_steps.csv.gz` and `serve_requests.csv.gz` (docs/simulator.md). Printed per phase: the median
+relative error of its steps, and predicted / recorded for TTFT P50 and P99, E2E mean, P50 and P99, and output tokens
+per second; then how many of the recorded figures lie inside the 80 % intervals of the predictions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dynamometer.models.steplog import Phase, phases
+from dynamometer.models.steplog import phases
 from dynamometer.record.steplog import read_requests, read_steps
-from dynamometer.replay import Predicted, predict
+from dynamometer.replay import Predicted, each_from_the_others, predict
 
 TARGETS = {"step": 0.05, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.15, "ttft_p99_ms": 0.15, "output_tokens_per_s": 0.03}
-
-
-def left_out(found: list[Phase]) -> list[Predicted]:
-    """Every phase, each from all the others."""
-    return [predict(found, [], [phase.name]).phases[0] for phase in found]
 
 
 def show(predicted: list[Predicted]) -> None:
@@ -38,10 +33,19 @@ def show(predicted: list[Predicted]) -> None:
         print(f"{p.phase:12} {p.requests:>8} {p.step_error:>6.1%}  {cells}")
     print()
     for name in ("step", *names):
-        errors = [p.step_error if name == "step" else next(abs(f.error) for f in p.figures if f.figure == name) for p in predicted]
-        target = f"target {TARGETS[name]:.0%}, met in {sum(e <= TARGETS[name] for e in errors)} of {len(errors)}" if name in TARGETS else ""
+        errors = [
+            p.step_error if name == "step" else next(abs(f.error) for f in p.figures if f.figure == name)
+            for p in predicted
+        ]
+        target = (
+            f"target {TARGETS[name]:.0%}, met in {sum(e <= TARGETS[name] for e in errors)} of {len(errors)}"
+            if name in TARGETS
+            else ""
+        )
         print(f"{name:22} median {np.median(errors):6.1%}  worst {np.max(errors):6.1%}  {target}")
-    inside = [f.low <= f.recorded <= f.high for p in predicted for f in p.figures if f.low is not None and f.high is not None]
+    inside = [
+        f.low <= f.recorded <= f.high for p in predicted for f in p.figures if f.low is not None and f.high is not None
+    ]
     if inside:
         print(f"\n80 % intervals hold {np.mean(inside):.0%} of {len(inside)} recorded figures")
 
@@ -59,7 +63,7 @@ def main() -> None:
         asked = [] if given.predict in ("", "rest") else given.predict.split(",")
         predicted = list(predict(found, given.fit.split(",") if given.fit else [], asked).phases)
     else:
-        predicted = left_out(found)
+        predicted = each_from_the_others(found)
     show(predicted)
     if given.json:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(predicted), indent=2))

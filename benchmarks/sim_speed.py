@@ -1,10 +1,11 @@
-"""Speed of the simulator: an hour of 500 requests/s on 64 replicas on one core, rows written, and memory against simulated time.
+"""Speed of the simulator: an hour of 500 requests/s on 64 replicas on one core, rows written, and memory against
+simulated time.
 
     python benchmarks/sim_speed.py                  # 10 and 60 simulated minutes
     python benchmarks/sim_speed.py --minutes 1 5    # shorter
 
-The process pins itself to one core. Wall and CPU time cover drawing the requests, simulating and writing the rows to Parquet.
-`--rows none` leaves the rows out.
+The process pins itself to one core. Wall and CPU time cover drawing the requests, simulating and writing the rows to
+Parquet. `--rows none` leaves the rows out.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_whole_prompts_stall_decoding_and_chunks_do_not() -> None:
 def test_a_preempted_sequence_computes_its_tokens_again_and_loses_none() -> None:
     cost = StepCost((1, 64), (0.001, 0.002))
     asked = [Sequence(i, 0.001 * i, 16, 40) for i in range(4)]
-    kept, engine, outcome = one_engine(cost, asked, Rules(batching=Batching("chunked", 8, 64)), Paged(10, 16))
+    kept, _, outcome = one_engine(cost, asked, Rules(batching=Batching("chunked", 8, 64)), Paged(10, 16))
     assert outcome.preemptions > 0
     assert {len(s.token_s) for s in kept.done} == {39}
     evicted = [s for s in kept.done if s.evictions]

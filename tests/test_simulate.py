@@ -1,4 +1,4 @@
-"""dyno simulate and dyno study from end to end, and the twins: one experiment through the client and through the simulator."""
+"""dyno simulate and dyno study from end to end, with costs and links behind them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def experiment(rate: float = 20.0, law: str = "constant", **changed: object) -> 
 def dyno_runs(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(dyno, list(words))
     error = result.exception
-    return (result.exit_code if not isinstance(error, (UsageError, Refused)) else error.exit_code), result.output + str(error or "")
+    code = error.exit_code if isinstance(error, UsageError | Refused) else result.exit_code
+    return code, result.output + str(error or "")
 
 
 def test_the_rows_give_the_times_that_arithmetic_gives(tmp_path: Path) -> None:
@@ -169,7 +170,8 @@ def test_the_verb_writes_a_run_that_other_verbs_read(tmp_path: Path) -> None:
         assert (out / name).is_file(), name
     assert json.loads((out / "summary.json").read_text())["driver"] == "simulated"
     assert "measured" not in text.lower()
-    code, again = dyno_runs("simulate", str(out), "--gpu", "A100", "--model", "llama-3.1-8b", "-o", str(tmp_path / "s"), "--json")
+    other = ["simulate", str(out), "--gpu", "A100", "--model", "llama-3.1-8b", "-o", str(tmp_path / "s"), "--json"]
+    code, again = dyno_runs(*other)
     assert code == 0, again
     assert read_run(tmp_path / "s").experiment.workload == read_run(out).experiment.workload
     assert dyno_runs(*words, "-o", str(out))[0] == 2  # a run is there already

@@ -43,7 +43,16 @@ def made_log(cost: StepCost, seed: int, count: int = 1500, noise: float = 0.005)
     zeros = np.zeros(count)
     fresh = np.arange(count) == 0
     plain = Steps(
-        zeros, zeros, columns["prompts"], columns["tokens"], zeros, columns["n"], columns["context"], zeros, zeros, fresh
+        zeros,
+        zeros,
+        columns["prompts"],
+        columns["tokens"],
+        zeros,
+        columns["n"],
+        columns["context"],
+        zeros,
+        zeros,
+        fresh,
     )
     device = predict_device(cost, plain) * (1 + noise * chance.standard_normal(count))
     tokens = columns["tokens"] + columns["n"]
@@ -59,7 +68,16 @@ def made_log(cost: StepCost, seed: int, count: int = 1500, noise: float = 0.005)
         free = max(free, launched)
     done[-1] = end
     return Steps(
-        scheduled, done, columns["prompts"], columns["tokens"], zeros, columns["n"], columns["context"], zeros, zeros, fresh
+        scheduled,
+        done,
+        columns["prompts"],
+        columns["tokens"],
+        zeros,
+        columns["n"],
+        columns["context"],
+        zeros,
+        zeros,
+        fresh,
     )
 
 
@@ -155,14 +173,15 @@ def test_pairs_count_what_each_new_token_sees() -> None:
 
 def write_log(folder: Path) -> None:
     """A step log folder with three phases of a made engine."""
-    steps = ["# a comment", "i,t_sched,sched_us,t_done,n_ctx,tok_ctx,past_ctx,n_gen,tok_gen,past_gen,n_run,n_wait,kv,n_new,n_pre"]
+    head = "i,t_sched,sched_us,t_done,n_ctx,tok_ctx,past_ctx,n_gen,tok_gen,past_gen,n_run,n_wait,kv,n_new,n_pre"
+    steps = ["# a comment", head]
     seen = ["phase,id,t_sched,t_send,t_first,t_last,n_in,n_out_req,n_out,status,chunks,deltas"]
     i, offset = 0, 0.0
     for seed, phase in enumerate(("open_r1", "open_r2", "closed_c2")):
         log = made_log(TRUE, seed, count=600)
         for k in range(600):
-            values = (log.scheduled_s[k], log.done_s[k], log.prompts[k], log.prompt_tokens[k], log.decoding[k], log.context[k])
-            s, d, p, t, n, c = values
+            s, d, p = log.scheduled_s[k], log.done_s[k], log.prompts[k]
+            t, n, c = log.prompt_tokens[k], log.decoding[k], log.context[k]
             steps.append(f"{i},{s + offset},100,{d + offset},{p:.0f},{t:.0f},0,{n:.0f},{n:.0f},{c:.0f},{n:.0f},0,0,0,0")
             i += 1
         for k in range(12):

@@ -1,4 +1,4 @@
-"""The simulator against queueing theory. Service is a number of steps, so M/G/1 with a geometric or fixed number is exact."""
+"""The simulator against queueing theory. Service is a number of steps: M/G/1 with a geometric or fixed one is exact."""
 
 from __future__ import annotations
 

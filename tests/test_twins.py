@@ -1,6 +1,7 @@
-"""Twins: one experiment through the real client against a fake engine of known times, and through the simulator of the same engine.
+"""Twins: one experiment through the real client against a fake engine, and through the simulator of the same engine.
 
-The rows must say the same: what was due when, how many tokens came, and the latencies up to what the client's machine adds.
+The rows must say the same: what was due when, how many tokens came, and the latencies up to what the client's machine
+adds.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_both_were_due_at_the_same_times(twins: tuple[Path, Path]) -> None:
-    due = [open_run(p).execute("select at_ns from events where kind = 'due' order by request").fetchnumpy() for p in twins]
+    query = "select at_ns from events where kind = 'due' order by request"
+    due = [open_run(p).execute(query).fetchnumpy() for p in twins]
     first, second = (np.asarray(d["at_ns"], dtype=np.int64) for d in due)
     assert np.array_equal(first - first[0], second - second[0])
 

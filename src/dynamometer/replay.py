@@ -1,7 +1,8 @@
 """A step log's phases in, each predicted from the others and set beside what was recorded out.
 
-The counterpart of a cross-check: a phase's requests are replayed with their own times and lengths on an engine that was fitted without
-the phase. Errors on the phases that were fitted, each left out in turn, give the intervals of the predicted ones.
+The counterpart of a cross-check: a phase's requests are replayed with their own times and lengths on an engine that
+was fitted without the phase. Errors on the phases that were fitted, each left out in turn, give the intervals of the
+predicted ones.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 def predict(phases: list[Phase], fit_to: list[str], asked: list[str], seed: int = 0) -> Replay:
-    """Fits to the named phases (all but the asked ones if none is named) and predicts the asked ones (the rest if none)."""
+    """Fits to the named phases (all but the asked ones if none is named) and predicts the asked ones (the rest if
+    none)."""
     known = chosen(phases, fit_to) if fit_to else [p for p in phases if p.name not in asked]
     if not asked and not fit_to:
         raise UsageError("name the phases to fit to, or the phases to predict; with neither nothing is left to predict")
@@ -65,6 +67,23 @@ def predict(phases: list[Phase], fit_to: list[str], asked: list[str], seed: int 
         tuple(p.name for p in known),
         tuple(_compare(phase, cost, spreads, seed) for phase in wanted),
     )
+
+
+def each_from_the_others(phases: list[Phase], seed: int = 0) -> list[Predicted]:
+    """Every phase from all others. A phase's interval comes from the errors on the others, each left out in turn too."""
+    costs = [fit([p for p in phases if p is not phase]) for phase in phases]
+    guesses = [replayed(phase, cost, seed, _REPEATS) for phase, cost in zip(phases, costs, strict=True)]
+    truths = [recorded(phase) for phase in phases]
+    found: list[Predicted] = []
+    for i, phase in enumerate(phases):
+        spreads = {
+            name: [
+                float(np.log(t[name] / g[name])) for k, (g, t) in enumerate(zip(guesses, truths, strict=True)) if k != i
+            ]
+            for name in guesses[i]
+        }
+        found.append(_predicted(phase, costs[i], guesses[i], spreads))
+    return found
 
 
 def fit(phases: list[Phase]) -> StepCost:
@@ -91,7 +110,11 @@ def _left_out(known: list[Phase], seed: int) -> dict[str, list[float]]:
 
 
 def _compare(phase: Phase, cost: StepCost, spreads: dict[str, list[float]], seed: int) -> Predicted:
-    guess, truth = replayed(phase, cost, seed, _REPEATS), recorded(phase)
+    return _predicted(phase, cost, replayed(phase, cost, seed, _REPEATS), spreads)
+
+
+def _predicted(phase: Phase, cost: StepCost, guess: dict[str, float], spreads: dict[str, list[float]]) -> Predicted:
+    truth = recorded(phase)
     figures = []
     for name, value in guess.items():
         width = _conformal(spreads.get(name, []))

@@ -90,7 +90,8 @@ def rehearse(experiment: Experiment, setup: Setup, ledger: Ledger) -> Outcome:
 
 
 def band(experiment: Experiment, setup: Setup, spread: float) -> dict[str, Estimate]:
-    """Figures with an 80 % band of the prediction: all step times slower, and all faster, by as much as the cost may be wrong."""
+    """Figures with an 80 % band of the prediction: all step times slower, and all faster, by as much as the cost may
+    be wrong."""
     tables = {}
     for name, factor in (("value", 1.0), ("high", math.exp(_Z80 * spread)), ("low", math.exp(-_Z80 * spread))):
         tally = Tally()

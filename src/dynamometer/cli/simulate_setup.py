@@ -53,7 +53,7 @@ def _from_step_log(folders: list[Path], names: str) -> Known:
     keys = [key for key in named if key.startswith("step of")]
     shown = [keys[0], keys[-1], "per context token", "launch prompts, large"]
     notes = (
-        f"step time fitted to {', '.join(p.name for p in found)}; left-out phases miss by {cost.spread:.1%} (median step)",
+        f"step time fitted to {', '.join(p.name for p in found)}; left out, they miss by {cost.spread:.1%} (median)",
         *(f"{key}: {_ms(named[key])}" for key in shown if key in named),
     )
     return Known(cost, max(0.05, cost.spread), notes)
@@ -65,8 +65,7 @@ def _from_runs(folders: tuple[Path, ...]) -> Known:
 
     done = calibrate_runs([answer_columns(path) for path in folders])
     notes = (
-        f"step time fitted to {len(folders)} runs of this machine; answers miss by {done.misfit:.1%} (median), "
-        f"left-out runs by {done.spread:.1%}",
+        f"step time fitted to {len(folders)} runs; steps miss by {done.misfit:.1%}, left-out ones by {done.spread:.1%}",
     )
     return Known(done.cost, max(0.05, done.spread), notes, done.slots)
 

@@ -1,4 +1,5 @@
-"""A study (TOML) in: its question, its cases as `dyno simulate` options, what is claimed. Each case simulated, the claim judged, out."""
+"""A study (TOML) in: its question, its cases as `dyno simulate` options, what is claimed. Each case simulated, the
+claim judged, out."""
 
 from __future__ import annotations
 
@@ -129,10 +130,8 @@ def _cases(study: Study) -> list[tuple[str, _SETTINGS]]:
 
 def _row(name: str, settings: _SETTINGS, study: Study, repeats: int, quick: bool) -> Row:
     """One case over its seeds; a case that cannot run says why."""
-    drawn: list[dict[str, float]] = []
     try:
-        for seed in range(repeats):
-            drawn.append(_once({**settings, "seed": seed}, quick))
+        drawn = [_once({**settings, "seed": seed}, quick) for seed in range(repeats)]
     except DynoError as refused:
         return Row(name, {}, str(refused))
     return Row(name, {figure: _spread([d[figure] for d in drawn if figure in d], figure) for figure in study.figures})

@@ -1,7 +1,8 @@
 """A model, a device, a split and an engine profile in, the cost of a step out: a roofline with measured efficiencies.
 
-For T tokens: the larger of (touched weights / bandwidth) and (FLOPs / rate), plus collectives and a time per layer. Attention is
-priced apart, by what is read and by pairs. Nothing here was measured on the user's machine; calibration does that.
+For T tokens: the larger of (touched weights / bandwidth) and (FLOPs / rate), plus collectives and a time per layer.
+Attention is priced apart, by what is read and by pairs. Nothing here was measured on the user's machine; calibration
+does that.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ _KNOTS = (
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How one replica is laid over devices. `ep`: experts whole on different ranks, tokens travel to them. `link` "" is the
-    device's own; `imbalance`: load of the busiest expert rank over the mean; `window`: attend to so many tokens only."""
+    """How one replica is laid over devices. `ep`: experts whole on different ranks, tokens travel to them. `link` ""
+    is the device's own; `imbalance`: load of the busiest expert rank over the mean; `window`: attend to so many
+    tokens only."""
 
     tp: int = 1
     pp: int = 1

@@ -1,8 +1,8 @@
 """A link and a number of devices in, seconds of a collective out: measured latency and bandwidth, by alpha and beta.
 
-The figures are fits to NCCL tables (AIConfigurator 095f58a, Apache-2.0; Vidur 7d47513, MIT): time = alpha + moved bytes / bandwidth, with
-2 (n-1)/n of the message moved by an all-reduce. On one and the same card the host's PCIe layout changes them 5 to 9 times,
-so a link of one's own should be measured (`dyno probe`).
+The figures are fits to NCCL tables (AIConfigurator 095f58a, Apache-2.0; Vidur 7d47513, MIT): time = alpha + moved
+bytes / bandwidth, with 2 (n-1)/n of the message moved by an all-reduce. On one and the same card the host's PCIe
+layout changes them 5 to 9 times, so a link of one's own should be measured (`dyno probe`).
 """
 
 from __future__ import annotations

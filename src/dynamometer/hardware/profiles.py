@@ -1,7 +1,7 @@
 """An engine's name in, how its host and its kernels behave out: the part of a step's time that no datasheet tells.
 
-Efficiencies are shares of the datasheet peak. `vllm` is fitted to 28,000 steps of vLLM 0.26 on an H200 (docs/simulator.md); others
-are stated with their source. A calibration of one's own replaces all of it.
+Efficiencies are shares of the datasheet peak. `vllm` is fitted to 28,000 steps of vLLM 0.26 on an H200
+(docs/simulator.md); others are stated with their source. A calibration of one's own replaces all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dynamometer.hardware.stepcost import Host
 
 
 class EngineProfile(msgspec.Struct, frozen=True):
-    """Shares of peak, seconds per layer, and the host. `spread`: relative error to expect of a step, one standard deviation."""
+    """Shares of peak, seconds per layer, and the host. `spread`: relative error to expect of a step, one standard
+    deviation."""
 
     memory_share: float = 0.80
     compute_share: float = 0.62

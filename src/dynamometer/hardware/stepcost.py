@@ -1,9 +1,10 @@
 """The cost of one engine step: what is in the batch in, seconds on the device and on the host out.
 
 A step carries `prefill` new prompt tokens and `n` decoding sequences. Its device time is
-`linear(prefill + n) + sequence_s · sampled + pair_s · pairs + context_s · context + window_s · windowed context`: every matrix
-product, collective and touched expert depends on the number of tokens alone, attention on what is read. Its host time is a floor below the device
-time, because an engine must launch a step before it can end. Source of the form: docs/simulator.md.
+`linear(prefill + n) + sequence_s · sampled + pair_s · pairs + context_s · context + window_s · windowed context`:
+every matrix product, collective and touched expert depends on the number of tokens alone, attention on what is read.
+Its host time is a floor below the device time, because an engine must launch a step before it can end. Source of the
+form: docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class StepCost(msgspec.Struct, frozen=True):
-    """Coefficients of a step's time. `tokens` and `linear_s` are knots of a piecewise linear curve; beyond the last knot it
-    goes on with the last slope. `depth` 2: the next step is scheduled while the last one runs, as vLLM does by default."""
+    """Coefficients of a step's time. `tokens` and `linear_s` are knots of a piecewise linear curve; beyond the last
+    knot it goes on with the last slope. `depth` 2: the next step is scheduled while the last one runs, as vLLM does
+    by default."""
 
     tokens: tuple[int, ...]
     linear_s: tuple[float, ...]

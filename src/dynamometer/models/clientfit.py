@@ -1,13 +1,14 @@
 """Step times from what clients saw: runs of one's own in, a `StepCost` out. Pure.
 
-Without a step log the batch is rebuilt from the answers: a request prefills from its sending to its first token and decodes from then on.
-Two kinds of spans show a step: gaps between tokens while nobody prefills (a decode step of that many sequences), and first tokens of
-requests that found the engine idle (their prompt). All others test the fit.
+Without a step log the batch is rebuilt from the answers: a request prefills from its sending to its first token and
+decodes from then on. Two kinds of spans show a step: gaps between tokens while nobody prefills (a decode step of that
+many sequences), and first tokens of requests that found the engine idle (their prompt). All others test the fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -20,7 +21,8 @@ _LEAST = 20
 
 
 class RunsFit(msgspec.Struct, frozen=True):
-    """`misfit`: median relative error of the spans fitted to; `spread`: the same on a run left out (or the misfit, with one run)."""
+    """`misfit`: median relative error of the spans fitted to; `spread`: the same on a run left out (or the misfit,
+    with one run)."""
 
     cost: StepCost
     misfit: float
@@ -146,7 +148,7 @@ def _decode(gap: Float64, n: Float64, context: Float64) -> tuple[tuple[int, ...]
     seen, counts = np.unique(np.round(n), return_counts=True)
     knots = [int(v) for v, c in zip(seen, counts, strict=True) if c >= min(10, len(gap) // 4)] or [1]
     columns = [np.ones(len(gap))]
-    for low, high in zip(knots[:-1], knots[1:], strict=True):
+    for low, high in pairwise(knots):
         columns.append(
             np.asarray(np.clip((n - low) / (high - low), 0, None if high == knots[-1] else 1), dtype=np.float64)
         )

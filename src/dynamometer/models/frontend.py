@@ -1,7 +1,8 @@
 """What an engine's front end adds before and after a step: phases of requests and steps in, seconds out. Pure.
 
-The front end's event loop is shared by all requests that it parses and tokenizes, and it sends a step's tokens one answer after
-another, so both its delays grow with the load. Fitted to the counts that the scheduler saw and to the first and last tokens that the clients saw.
+The front end's event loop is shared by all requests that it parses and tokenizes, and it sends a step's tokens one
+answer after another, so both its delays grow with the load. Fitted to the counts that the scheduler saw and to the
+first and last tokens that the clients saw.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def _fit_arrival(phases: list[Phase]) -> tuple[float, float]:
             for j, arrive in enumerate(grid):
                 guess = np.searchsorted(ready, steps.scheduled_s[near] - arrive, side="right")
                 loss[i, j] += float(np.abs(guess - counted).sum()) / len(seen)
-    i, j = np.unravel_index(int(np.argmin(loss)), loss.shape)
-    return float(grid[i]), float(grid[j])
+    best, later = divmod(int(np.argmin(loss)), len(grid))
+    return float(grid[best]), float(grid[later])
 
 
 def _replies(phases: list[Phase]) -> tuple[Float64, Float64, Float64]:

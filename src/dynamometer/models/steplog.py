@@ -16,7 +16,8 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """A row a step, in order. Times in seconds on one clock; token counts as floats. `fresh`: first row after a gap in the log."""
+    """A row a step, in order. Times in seconds on one clock; token counts as floats. `fresh`: first row after a gap in
+    the log."""
 
     scheduled_s: Float64
     done_s: Float64
@@ -57,7 +58,7 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 def phases(log: Mapping[str, Float64], requests: Mapping[str, Mapping[str, Float64]]) -> list[Phase]:
-    """The columns of a step log and of its requests, by phase and in order of time. `closed_cN` is a closed loop of N."""
+    """A step log and its requests, by phase and in order of time. `closed_cN` is a closed loop of N."""
     fresh = np.concatenate([[True], np.diff(log["i"]) != 1])
     steps = Steps(
         scheduled_s=log["t_sched"],
@@ -133,7 +134,7 @@ def depth(steps: Steps) -> int:
 
 
 def settled(steps: Steps) -> Flags:
-    """Decode steps whose two predecessors and successor only decode: their spacing is the device's time for one step."""
+    """Decode steps whose two predecessors and successor only decode: their spacing is the device's time of a step."""
     only = ~mixed(steps)
     flags = only.copy()
     for by in (1, 2):

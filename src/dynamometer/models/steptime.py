@@ -1,11 +1,14 @@
 """Step times from an engine's own log: steps in, a `StepCost` with intervals on its parameters out. Pure.
 
-The host launches a step while the device still runs the one before, so a log shows neither time directly. Three kinds of steps show one
-of them: decode steps in a row (their spacing is device time), steps with prompt tokens that follow decode steps (the wait for their
-launch is host time), and long prompts (device time, once the launch is over). Each is fitted where it shows.
+The host launches a step while the device still runs the one before, so a log shows neither time directly. Three kinds
+of steps show one of them: decode steps in a row (their spacing is device time), steps with prompt tokens that follow
+decode steps (the wait for their launch is host time), and long prompts (device time, once the launch is over). Each
+is fitted where it shows.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -31,7 +34,8 @@ _LEAST_ROWS = 30
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """A step cost and how well it is known. `fit.held_out` is the median relative error on phases left out, one at a time."""
+    """A step cost and how well it is known. `fit.held_out` is the median relative error on phases left out, one at a
+    time."""
 
     cost: StepCost
     fit: Fit
@@ -139,14 +143,15 @@ def _design(steps: Steps, knots: tuple[int, ...]) -> Float64:
     """Columns: the first knot's level, a ramp per further knot, sequences that get a token, context, prompt pairs."""
     tokens = np.maximum(steps.prompt_tokens + steps.decoding, 1)
     columns = [np.ones(len(steps))]
-    for low, high in zip(knots, knots[1:], strict=False):
+    for low, high in pairwise(knots):
         columns.append(np.clip((tokens - low) / (high - low), 0, None if high == knots[-1] else 1))
     columns += [steps.decoding + steps.prompts, steps.context, prompt_pairs(steps)]
     return np.stack(columns, axis=1)
 
 
 def _solve(steps: Steps, use: Flags, took: Float64, long: Flags | None) -> StepCost:
-    """Non-negative weighted least absolute relative error, by reweighting; every coefficient is a time and can't be negative."""
+    """Non-negative weighted least absolute relative error, by reweighting; every coefficient is a time and can't be
+    negative."""
     try:
         from scipy.optimize import nnls
     except ModuleNotFoundError as missing:
@@ -180,7 +185,7 @@ def _knots(tokens: Float64) -> tuple[int, ...]:
     """Knots up to the largest step, and only where steps lie on both sides."""
     top = float(tokens.max())
     kept = [1]
-    for low, high in zip(KNOTS, KNOTS[1:], strict=False):
+    for low, high in pairwise(KNOTS):
         inside = np.sum((tokens > low) & (tokens <= high))
         if inside >= 5:
             kept.append(high)
@@ -209,7 +214,8 @@ def _fit_host(steps: Steps, good: Flags, ahead: int) -> Host:
     small, large = launch[tokens <= edge], launch[tokens > edge]
     floor = (waited[after_prompt], steps.decoding[after_prompt])
     base, slope = _launch_decode(*floor)
-    # decode steps in a row come no faster than they are launched, so their spacing bounds what a long prompt may have hidden
+    # decode steps in a row come no faster than they are launched, so their spacing bounds what a long prompt may have
+    # hidden
     room = np.quantile(before_diff(steps)[good] / np.maximum(1e-9, base + slope * steps.decoding[good]), 0.02)
     base, slope = base * min(1.0, 0.9 * float(room)), slope * min(1.0, 0.9 * float(room))
     return Host(
@@ -222,7 +228,8 @@ def _fit_host(steps: Steps, good: Flags, ahead: int) -> Host:
 
 
 def _launch_decode(waited: Float64, n: Float64) -> tuple[float, float]:
-    """The host's floor of a decode step, at 0 sequences and per sequence: the lower quartile, since a long prompt hides it."""
+    """The host's floor of a decode step, at 0 sequences and per sequence: the lower quartile, since a long prompt
+    hides it."""
     if len(waited) < 8:
         return 0.0, 0.0
     cut = np.quantile(n, 0.5)
@@ -318,7 +325,8 @@ def predict_device(cost: StepCost, steps: Steps) -> Float64:
 
 
 def predict_done(cost: StepCost, steps: Steps) -> Float64:
-    """When each step ends, from when it and its successor were scheduled and when its predecessors ended (one step ahead)."""
+    """When each step ends, from when it and its successor were scheduled and when its predecessors ended (one step
+    ahead)."""
     device = predict_device(cost, steps)
     host, began = cost.host, steps.scheduled_s
     if cost.depth == 1:
@@ -343,7 +351,8 @@ def predict_done(cost: StepCost, steps: Steps) -> Float64:
 
 
 def errors(cost: StepCost, steps: Steps) -> Float64:
-    """Relative error of the time that each step took, from its predecessor's end (or its own start, if later) to its own."""
+    """Relative error of the time that each step took, from its predecessor's end (or its own start, if later) to its
+    own."""
     since = np.fmax(np.where(steps.fresh, -np.inf, before(steps.done_s)), steps.scheduled_s)
     took = steps.done_s - since
     guess = predict_done(cost, steps) - since

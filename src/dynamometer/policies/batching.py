@@ -1,8 +1,9 @@
-"""Who runs in the next step: the queue and the room in, how many prompt tokens of whom (and whether decoding goes on) out.
+"""Who runs in the next step: the queue and the room in, how many prompt tokens of whom (and whether decoding goes on)
+out.
 
-Pure rules, one function each. `queue` holds the prompt tokens still to compute, partly computed prompts first, then the waiting
-ones in their order; a rule reads it and changes nothing. Sources: Orca (iteration-level batching), Sarathi (chunked prefill), Triton's
-dynamic batcher (timeout and maximum).
+Pure rules, one function each. `queue` holds the prompt tokens still to compute, partly computed prompts first, then
+the waiting ones in their order; a rule reads it and changes nothing. Sources: Orca (iteration-level batching),
+Sarathi (chunked prefill), Triton's dynamic batcher (timeout and maximum).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dynamometer.errors import UsageError
 
 
 class Room(NamedTuple):
-    """What the engine has left. `slots`: sequences that may still be admitted; `started`: entries of the queue that were."""
+    """What the engine has left. `slots`: sequences that may still be admitted; `started`: entries of the queue that
+    were."""
 
     now_s: float
     decoding: int
@@ -27,7 +29,8 @@ class Room(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Tokens for the first entries of the queue; `decode`: the running ones advance too; `until_s`: else sleep so long."""
+    """Tokens for the first entries of the queue; `decode`: the running ones advance too; `until_s`: else sleep so
+    long."""
 
     chunks: tuple[int, ...]
     decode: bool
@@ -35,7 +38,8 @@ class Step(NamedTuple):
 
 
 class Batching(msgspec.Struct, frozen=True):
-    """A rule with its numbers. `tokens`: most tokens in a step; `size`: most sequences; `timeout_s` for dynamic batching."""
+    """A rule with its numbers. `tokens`: most tokens in a step; `size`: most sequences; `timeout_s` for dynamic
+    batching."""
 
     name: str = "chunked"  # static | dynamic | continuous | chunked
     size: int = 256

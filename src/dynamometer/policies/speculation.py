@@ -1,4 +1,5 @@
-"""How far a guess gets: acceptance and draft length in, tokens per step out. Source: Leviathan et al. 2023, i.i.d. acceptance."""
+"""How far a guess gets: acceptance and draft length in, tokens per step out. Source: Leviathan et al. 2023, i.i.d.
+acceptance."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dynamometer.errors import UsageError
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """`draft` tokens are guessed and then verified in one step; each is right with probability `acceptance`, up to the first miss."""
+    """`draft` tokens are guessed and then verified in one step; each is right with probability `acceptance`, up to the
+    first miss."""
 
     draft: int = 0
     acceptance: float = 0.0

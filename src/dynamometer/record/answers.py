@@ -13,8 +13,10 @@ from dynamometer.types import Float64
 _QUERY = """
 with first as (
   select request, min(at_ns) filter (kind = 'sent') as sent, min(at_ns) filter (kind = 'chunk') as first,
-    max(at_ns) filter (kind = 'chunk') as last, max(at_ns) filter (kind = 'done') as done, count(*) filter (kind = 'chunk') as chunks,
-    max(n) filter (kind = 'usage' and note = 'prompt') as prompt, max(n) filter (kind = 'usage' and note = 'output') as output,
+    max(at_ns) filter (kind = 'chunk') as last, max(at_ns) filter (kind = 'done') as done,
+    count(*) filter (kind = 'chunk') as chunks,
+    max(n) filter (kind = 'usage' and note = 'prompt') as prompt,
+    max(n) filter (kind = 'usage' and note = 'output') as output,
     max(n) filter (kind = 'usage' and note = 'cached') as cached
   from events group by request)
 select f.sent / 1e9, f.first / 1e9, f.last / 1e9, coalesce(f.prompt, r.input_tokens), coalesce(f.output, f.chunks),
@@ -26,7 +28,8 @@ COLUMNS = ("sent_s", "first_s", "last_s", "prompt", "output", "cached", "chunks"
 
 
 def answer_columns(directory: Path) -> dict[str, Float64]:
-    """Columns of the answered requests, warm-up included (`load` 0), in order of sending; and all `token_s` with their `owner`."""
+    """Columns of the answered requests, warm-up included (`load` 0), in order of sending; and all `token_s` with their
+    `owner`."""
     connection = open_run(directory)
     found = connection.execute(_QUERY).fetchnumpy()
     table = [np.ma.filled(np.ma.asarray(column, dtype=np.float64), 0.0) for column in found.values()]

@@ -1,7 +1,8 @@
 """A folder with an engine's step log and its clients' requests (CSV, gzipped) in, columns out.
 
-`serve_steps.csv.gz`: i, t_sched, sched_us, t_done, n_ctx, tok_ctx, past_ctx, n_gen, tok_gen, past_gen, n_run, n_wait, kv, n_new, n_pre.
-`serve_requests.csv.gz`: phase, id, t_sched, t_send, t_first, t_last, n_in, n_out_req, n_out, status, chunks, deltas. One clock, seconds.
+`serve_steps.csv.gz`: i, t_sched, sched_us, t_done, n_ctx, tok_ctx, past_ctx, n_gen, tok_gen, past_gen, n_run, n_wait,
+kv, n_new, n_pre. `serve_requests.csv.gz`: phase, id, t_sched, t_send, t_first, t_last, n_in, n_out_req, n_out,
+status, chunks, deltas. One clock, seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An experiment in, the simulator's requests out: lengths, times, conversations and shared openings, without the words.
 
-A simulator needs no text. Where the workload states its lengths, only lengths are drawn, so an hour at hundreds of requests a
-second costs no prompts; else the same prompts are made as for a measurement, and counted.
+A simulator needs no text. Where the workload states its lengths, only lengths are drawn, so an hour at hundreds of
+requests a second costs no prompts; else the same prompts are made as for a measurement, and counted.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _sequence(request: Request, count: Estimated, history: dict[int, int]) -> Se
 
 
 def _shared(request: Request, count: Estimated) -> int:
-    """Tokens of the shared opening: all of the first message, or its first paragraph where the prompt is one message."""
+    """Tokens of the shared opening: all of the first message, or all but its last paragraph if it is the only one."""
     first = request.messages[0].content or ""
     return count(first if len(request.messages) > 1 else first.rpartition("\n\n")[0] or first)
 

@@ -1,7 +1,7 @@
 """The decoding batch: sequences that join and leave in, what a step reads, who stops next and each token's time out.
 
-A tick is one decode step; every sequence of the batch takes part in every tick, so a sequence needs no work until the tick at which
-it ends (known, because its length is) or fills its attention window.
+A tick is one decode step; every sequence of the batch takes part in every tick, so a sequence needs no work until the
+tick at which it ends (known, because its length is) or fills its attention window.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Batch:
         self._base = 0  # tick of the first entry of `_times`
 
     def join(self, sequence: Sequence, chance: np.random.Generator) -> None:
-        """`context` tokens of the sequence are cached, `produced` are out; the rest come one a tick, or as speculation yields."""
+        """`context` tokens of the sequence are cached, `produced` are out; the rest come one a tick, or as speculation
+        yields."""
         tick, window = self.tick, self.window
         self.running[sequence.index] = sequence
         left = sequence.output - sequence.produced
@@ -64,7 +65,7 @@ class Batch:
         heappush(self._stops, (stop, sequence))
 
     def leave(self, sequence: Sequence, stays: bool = False) -> None:
-        """Out of the batch; its blocks stay until they are released. `stays`: as a ghost it goes on costing its share."""
+        """Out of the batch; its blocks stay until they are released. `stays`: as a ghost it still costs its share."""
         del self.running[sequence.index]
         sequence.stop_tick = -1
         steps = self.tick - sequence.start_tick
@@ -105,7 +106,8 @@ class Batch:
         return stops[0][0] - self.tick
 
     def advance(self, ends_s: list[float], steps: int) -> list[Sequence]:
-        """`steps` ticks pass, ending at `ends_s` (empty if times are not kept); returns the sequences that end with the last one."""
+        """`steps` ticks pass, ending at `ends_s` (empty if times are not kept); returns the sequences that end with
+        the last one."""
         if not self._speculates:
             self.memory.grow(self.tick, steps)
         self.tick += steps
@@ -139,7 +141,7 @@ class Batch:
             self.memory.saturate(sequence, self.tick)
 
     def settle(self, done_s: float, sequences: list[Sequence]) -> None:
-        """The last tick's tokens came at `done_s`, not when the device ended: the host was busy with the next launch."""
+        """The last tick's tokens came at `done_s`, after the device ended: the host was busy with the next launch."""
         if self._keep and self._times:
             self._times[-1] = max(self._times[-1], done_s)
             for sequence in sequences:

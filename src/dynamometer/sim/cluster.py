@@ -1,7 +1,7 @@
 """Replicas behind a router: a feed, a routing rule and engines in, the finished requests of all of them out.
 
-With `prefill` engines the cluster is disaggregated: they compute prompts, the cache travels over a link of so many seconds plus so
-many per token, and the decode engines go on from there.
+With `prefill` engines the cluster is disaggregated: they compute prompts, the cache travels over a link of so many
+seconds plus so many per token, and the decode engines go on from there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """An engine's front end: requests from the wire in, requests that the scheduler can see out, each at its time.
 
-One event loop parses and tokenizes all requests at once, so they share it: with `k` inside, each advances at 1/k of the speed. Equal
-work means that they leave in the order they came, and the first leaves no sooner than the later ones have let it.
+One event loop parses and tokenizes all requests at once, so they share it: with `k` inside, each advances at 1/k of
+the speed. Equal work means that they leave in the order they came, and the first leaves no sooner than the later ones
+have let it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who asks, and when: sequences in the order of their schedule in, submissions at their times out.
 
-`OpenFeed` keeps to the schedule whatever the engine does; `ClosedFeed` keeps so many requests in flight. Both hold back a request
-that answers an earlier one (`after`) until that answer is complete and its pause is over.
+`OpenFeed` keeps to the schedule whatever the engine does; `ClosedFeed` keeps so many requests in flight. Both hold
+back a request that answers an earlier one (`after`) until that answer is complete and its pause is over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Submit = Callable[[Sequence, float], None]
 
 
 class OpenFeed:
-    """Sends each sequence at its due time; a follow-up at the later of its due time and its predecessor's end plus the pause."""
+    """Sends each sequence at its due time; a follow-up at the later of its due time and its predecessor's end plus the
+    pause."""
 
     def __init__(self, sequences: Iterator[Sequence], submit: Submit, on_end: Callable[[float], None]) -> None:
         self._source, self._submit, self._on_end = sequences, submit, on_end
@@ -65,7 +66,8 @@ class OpenFeed:
 class Streams(msgspec.Struct, frozen=True):
     """A closed loop: so many streams, each with one request in flight, until `until_s`.
 
-    `starts_s`: when each stream begins (all at 0 if empty); `turn_s`: the client's time from an answer to the next request.
+    `starts_s`: when each stream begins (all at 0 if empty); `turn_s`: the client's time from an answer to the next
+    request.
     """
 
     concurrency: int

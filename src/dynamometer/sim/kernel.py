@@ -1,4 +1,4 @@
-"""Virtual time: actors with a wake-up time in, each called at its time in order out. No clock, no threads, no chance."""
+"""Virtual time: actors with a wake-up time in, each called at its time in order out. No clock, threads or chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Actor(Protocol):
 
 
 class Timeline:
-    """A queue of wake-ups. An actor that was woken earlier than planned leaves a stale entry behind, which is skipped."""
+    """A queue of wake-ups. An actor that was woken earlier than planned leaves a stale entry, which is skipped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Actor]] = []
@@ -25,7 +25,8 @@ class Timeline:
         self.now_s = 0.0
 
     def wake(self, actor: Actor, at_s: float) -> None:
-        """The actor acts at `at_s` instead of at whatever time it had before. Equal times keep the order of these calls."""
+        """The actor acts at `at_s` instead of at whatever time it had before. Equal times keep the order of these
+        calls."""
         actor.wake_s = at_s
         if at_s < NEVER:
             self._order += 1

@@ -1,7 +1,8 @@
 """The KV cache as blocks: sequences that join, grow and leave in, what is used and how far the rest reaches out.
 
-Growth is counted, not stepped: sequences are sorted by the phase at which they need their next block, so the blocks that `n`
-more tokens of every sequence take follow by arithmetic, exactly, for any `n`. Source of the scheme: vLLM's block manager.
+Growth is counted, not stepped: sequences are sorted by the phase at which they need their next block, so the blocks
+that `n` more tokens of every sequence take follow by arithmetic, exactly, for any `n`. Source of the scheme: vLLM's
+block manager.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ FOREVER = 1 << 60
 
 
 class Memory(Protocol):
-    """What a replica asks of its cache. A tick is one decode step, in which every decoding sequence grows by a token."""
+    """What a replica asks of its cache. A tick is one decode step, in which all decoding sequences grow by a token."""
 
     total: int  # blocks
     used: int
@@ -181,7 +182,8 @@ class Paged:
 
 
 class Contiguous:
-    """One slab of `longest` tokens for each sequence, reserved at admission whatever it will use: the way before paging."""
+    """One slab of `longest` tokens for each sequence, reserved at admission whatever it will use: the way before
+    paging."""
 
     def __init__(self, tokens: int, longest: int) -> None:
         if tokens < longest:

@@ -1,7 +1,7 @@
 """What a step costs inside a simulation: tokens, sequences and context in, seconds of device and host out.
 
-`StepCost` holds the coefficients as facts; here they stand ready for use millions of times: a table instead of knots, launch times
-drawn from those that were seen.
+`StepCost` holds the coefficients as facts; here they stand ready for use millions of times: a table instead of knots,
+launch times drawn from those that were seen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dynamometer.policies.speculation import Speculation, expected_tokens
 
 
 class Pricing:
-    """A step cost under a speculation rule. `width`: tokens of a sequence in a decode step; `gain`: how many of them count."""
+    """A step cost under a speculation rule. `width`: tokens of a sequence in a decode step; `gain`: how many of them
+    count."""
 
     __slots__ = (
         "_chance",

@@ -1,8 +1,9 @@
 """One engine: requests that arrive and virtual time in, steps, tokens, preemptions and completions out.
 
-Time is compressed: between two changes of the batch decode steps form a `Stretch`, one event of any length. An arrival cuts it at the
-first boundary at which a real scheduler would see it. With depth 2 the next step is scheduled while the last one still runs (vLLM's
-default), so an arrival waits for the running step and for the one already in the queue.
+Time is compressed: between two changes of the batch decode steps form a `Stretch`, one event of any length. An
+arrival cuts it at the first boundary at which a real scheduler would see it. With depth 2 the next step is scheduled
+while the last one still runs (vLLM's default), so an arrival waits for the running step and for the one already in
+the queue.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Replica:
         return -1.0
 
     def _let_in(self, now_s: float, chunks: tuple[int, ...]) -> list[tuple[Sequence, int]]:
-        """The chosen chunks with their sequences; a waiting one needs memory first, and those behind it wait with it."""
+        """The chosen chunks with their sequences; a waiting one needs memory first, and those behind it wait too."""
         chosen = list(zip(self.started, chunks, strict=False))
         for tokens in chunks[len(chosen) :]:
             sequence = self.waiting[0]
@@ -178,7 +179,8 @@ class Replica:
         return chosen
 
     def _reserve(self, sequence: Sequence) -> int:
-        """Tokens to find room for at admission: the prompt; with speculation, whose growth is uneven, the whole answer too."""
+        """Tokens to find room for at admission: the prompt; with speculation, whose growth is uneven, the whole answer
+        too."""
         if self._width > 1:
             return sequence.prompt + sequence.output
         return sequence.prompt + sequence.produced
@@ -190,7 +192,8 @@ class Replica:
             self.peak_blocks = self.memory.used
 
     def _resume(self, now_s: float) -> None:
-        """Sequences whose cache is already computed (swapped out, or sent by a prefill engine) go straight to decoding."""
+        """Sequences whose cache is already computed (swapped out, or sent by a prefill engine) go straight to
+        decoding."""
         size = self.rules.batching.size
         while self.waiting and self.waiting[0].remaining == 0:
             sequence = self.waiting[0]
@@ -286,7 +289,7 @@ class Replica:
         return True
 
     def _run_ahead(self, now_s: float, device_s: float, slope_s: float, launch_s: float, steps: int) -> Stretch:
-        """A run whose every step is scheduled while its predecessor runs: the slower of host and device sets the pace."""
+        """A run whose every step is scheduled while the one before runs: the slower of the two sets the pace."""
         end_s = self._end_s
         second_s = now_s + launch_s
         first_s = now_s + self._price.prepare_s
@@ -320,7 +323,7 @@ class Replica:
             self.peak_blocks = self.memory.used
 
     def _carry_on(self, now_s: float) -> bool:
-        """Makes sure the cache holds one more token of everyone, by preempting if it must; False: nobody is left."""
+        """Makes sure the cache holds one more token of everyone, by preempting if need be; False: nobody is left."""
         batch = self.batch
         while self._width == 1 and batch.running and not self.memory.ticks(batch.tick, 1):
             candidates = list(batch.running.values())
@@ -340,7 +343,8 @@ class Replica:
     # ── results ──
 
     def _stamp(self, done_s: float) -> None:
-        """The results of the last scheduled step reach the front end at `done_s`, and the client after the reply's lag."""
+        """The results of the last scheduled step reach the front end at `done_s`, and the client after the reply's
+        lag."""
         host = self.cost.host
         lag_s = host.reply_s + host.reply_per_sequence_s * self.batch.n
         if self._open:

@@ -15,7 +15,8 @@ from dynamometer.sim.sequence import Sequence
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """How the engine schedules. `swap_s`: time to move one token's cache over the host link; `keep_tokens`: keep every token's time."""
+    """How the engine schedules. `swap_s`: time to move one token's cache over the host link; `keep_tokens`: keep every
+    token's time."""
 
     batching: Batching = Batching()
     admission: Admission = Admission()

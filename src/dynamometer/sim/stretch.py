@@ -1,4 +1,5 @@
-"""A run of decode steps whose length grows evenly: its first step in, the end of any step (and the step at any time) out."""
+"""A run of decode steps whose length grows evenly: its first step in, the end of any step (and the step at any time)
+out."""
 
 from __future__ import annotations
 
