@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tail": ("tail", "Say what was different about a run's slow requests."),
     "export": ("export", "Write a run's rows as Parquet, CSV or JSON lines."),
     "compare": ("compare", "Compare two runs, with intervals, a noise floor and gates."),
+    "sweep": ("sweep", "Find the load range, the knee, or the highest rate within an objective."),
     "fit": ("fit", "Fit a saturation curve to runs at several loads."),
     "simulate": ("simulate", "Run an experiment on a simulated engine; the same rows, labelled simulated."),
     "study": ("study", "Answer a ready question by simulation: batching, paged-kv, topology…"),
