@@ -76,12 +76,8 @@ def each_from_the_others(phases: list[Phase], seed: int = 0) -> list[Predicted]:
     truths = [recorded(phase) for phase in phases]
     found: list[Predicted] = []
     for i, phase in enumerate(phases):
-        spreads = {
-            name: [
-                float(np.log(t[name] / g[name])) for k, (g, t) in enumerate(zip(guesses, truths, strict=True)) if k != i
-            ]
-            for name in guesses[i]
-        }
+        others = [(g, t) for k, (g, t) in enumerate(zip(guesses, truths, strict=True)) if k != i]
+        spreads = {name: [float(np.log(t[name] / g[name])) for g, t in others] for name in guesses[i]}
         found.append(_predicted(phase, costs[i], guesses[i], spreads))
     return found
 
