@@ -136,7 +136,7 @@ def _traffic(given: ScaleOptions, workload: Workload) -> surge.Traffic:
 def _parts(
     given: ScaleOptions, lengths: tuple[float, float, float, float]
 ) -> Iterator[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Due times before, during and after the rise: Poisson processes that meet at the seams, so the whole is one too."""
+    """Due times before, during and after the rise: Poisson processes that meet at the seams: so is the whole."""
     before_s, over_s, hold_s, fall_s = lengths
     flat = Load("poisson", 0, given.first)
     rise = Load("ramp", 0, given.first, {"to": f"{given.to:g}", "over": f"{over_s:g}s"})

@@ -75,7 +75,10 @@ def parse(text: str) -> ColdStart:
         return PROFILES[text]
     kind, colon, rest = text.partition(":")
     if not colon:
-        return ColdStart("fixed", seconds(text, "--cold-start"), source="stated")
+        try:
+            return ColdStart("fixed", seconds(text, "--cold-start"), source="stated")
+        except UsageError:
+            raise UsageError(f"--cold-start is {text!r}; {WANTED}") from None
     parts = rest.split(":")
     if kind not in ("uniform", "lognormal") or len(parts) != 2:
         raise UsageError(f"--cold-start is {text!r}; {WANTED}")
