@@ -1,4 +1,4 @@
-"""Foretelling serving points: a law that made the points is found, a series' own points help, odd ones do not spoil others."""
+"""Foretelling serving points: the law that made them is found, own points help, odd ones do not spoil others."""
 
 from __future__ import annotations
 

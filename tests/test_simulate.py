@@ -200,6 +200,17 @@ def test_wrong_words_get_one_clear_line(words: list[str], says: str, tmp_path: P
     assert "Traceback" not in text
 
 
+def test_a_load_without_a_request_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no request is due"):
+        simulate(experiment(1e-6, "poisson"), Setup(STEADY, Cache(1000)), tmp_path / "r", Wanted())
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_small_board_can_be_simulated_too() -> None:
+    cost = step_cost(source.resolve("qwen3-0.6b"), gpu.get("rk3588"), Split(), profile("llama.cpp"))
+    assert 0.02 < cost.linear_s[0] < 0.2  # 1.2 GB of weights at some 30 GB/s, 70 % of it
+
+
 def test_every_ready_study_can_be_read_and_one_runs(tmp_path: Path) -> None:
     assert set(catalogue()) >= {"batching", "paged-kv", "long-context", "topology", "disaggregation", "what-if"}
     assert all(read(name).cases for name in catalogue())

@@ -70,7 +70,7 @@ def predict(phases: list[Phase], fit_to: list[str], asked: list[str], seed: int 
 
 
 def each_from_the_others(phases: list[Phase], seed: int = 0) -> list[Predicted]:
-    """Every phase from all others. A phase's interval comes from the errors on the others, each left out in turn too."""
+    """Every phase from all others. Its intervals come from the errors on the others, each left out in turn too."""
     costs = [fit([p for p in phases if p is not phase]) for phase in phases]
     guesses = [replayed(phase, cost, seed, _REPEATS) for phase, cost in zip(phases, costs, strict=True)]
     truths = [recorded(phase) for phase in phases]

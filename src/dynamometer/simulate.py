@@ -48,11 +48,13 @@ def simulate(experiment: Experiment, setup: Setup, directory: Path, wanted: Want
     """One simulated run into a new directory."""
     if (directory / manifest.NAME).exists():
         raise UsageError(f"{directory} holds a run already; give another --out")
+    due = due_s(experiment)
+    if due is not None and not len(due):
+        raise UsageError(f"no request is due in {experiment.duration_s:g} s; give a higher rate or a longer duration")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:
         raise RecordError(f"{directory} cannot be made: {wrong.strerror}; give another --out") from wrong
-    due = due_s(experiment)
     thin = _thin(experiment, len(due) if due is not None else experiment.requests, wanted)
     setup = msgspec.structs.replace(setup, rules=msgspec.structs.replace(setup.rules, keep_tokens=not thin))
     facts = {**_facts(setup), **wanted.facts}

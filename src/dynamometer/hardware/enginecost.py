@@ -160,6 +160,8 @@ def _link(device: Device, split: Split) -> Link:
 def _rate(model: Model, device: Device, split: Split) -> float:
     wanted = arithmetic(split.weights if split.weights != "auto" else formats.scheme(model, "").method)
     figure = rate_of(device, wanted) or rate_of(device, "bf16")  # a format without units of its own is widened
+    if figure is None and "int8" in device.rates:
+        return device.rates["int8"].low / 2  # an accelerator of 8-bit integers alone: half of it for 16 bits
     if figure is None:
         raise UsageError(f"{device.label} has no known rate for {wanted} arithmetic; choose other weights")
     return figure.low
