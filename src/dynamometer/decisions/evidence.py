@@ -38,7 +38,7 @@ _USUAL: Final = (  # what is read of a run beside the figures of the limits
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number of an option. `provenance`: measured, simulated or quoted; of a derived number the kinds of all that it
+    """One number of an option. `provenance`: measured, simulated or quoted; of a derived number the kinds that it
     rests on, e.g. "measured and quoted". `source`: run ids, or who is quoted."""
 
     name: str

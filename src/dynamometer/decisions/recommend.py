@@ -45,7 +45,7 @@ def recommend(
     turned = turns(chosen, rows, wish) if chosen else _nearest(rows)
     decision = Decision(
         question=wish.question,
-        answer=_answer(chosen, holding, rows, wish, shares),
+        answer=_answer(chosen, holding, rows, shares) + _doubted(chosen),
         because=_because(chosen, rows),
         flips=turned,
         evidence=_sources(rows),
@@ -126,9 +126,14 @@ def _told(held: Sequence[Held]) -> str:
     return "; ".join(f"{one.constraint}, {one.why}" for one in held)
 
 
-def _answer(
-    chosen: Row | None, holding: Sequence[Row], rows: Sequence[Row], wish: Wish, shares: Mapping[str, float]
-) -> str:
+def _doubted(chosen: Row | None) -> str:
+    """A recommendation on runs with doubts says so in the same breath."""
+    runs = chosen.evidence.accounts if chosen else ()
+    kinds = dict.fromkeys(doubt.kind for one in runs for doubt in one.summary.doubts)
+    return f" Its runs carry doubts: {', '.join(kinds)}." if kinds else ""
+
+
+def _answer(chosen: Row | None, holding: Sequence[Row], rows: Sequence[Row], shares: Mapping[str, float]) -> str:
     if chosen is None or chosen.objective is None:
         open_ = [row.name for row in rows if row.standing == "open"]
         more = f" {', '.join(open_)} could, once what is open is settled." if open_ else ""

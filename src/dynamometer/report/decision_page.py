@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dynamometer.decisions.constraints import Held
 from dynamometer.decisions.evidence import Figure as Evidenced
 from dynamometer.decisions.recommend import Recommendation
 from dynamometer.decisions.row import Row as Judged
@@ -17,21 +18,41 @@ _WORD: Final = {True: "yes", False: "no", None: "open"}
 
 
 def decision_page(found: Recommendation, command: str) -> Page:
-    """The page. `command`: how to make it again."""
+    """The page: recommendation and alternatives, what would flip it, every number. `command`: how to make it again."""
     chosen = next((row for row in found.rows if row.name == found.chosen), None)
-    section = Section(
+    options, constraints, numbers, *attribution = tables(found)
+    decision = Section(
         anchor="decision",
-        title=found.decision.question,
+        title="The recommendation",
         verdict=found.decision.answer,
         badge=_badge(chosen),
         tone="good" if chosen else "bad",
-        because=(*found.decision.because, *(f"it would flip: {flip}" for flip in found.decision.flips), *found.notes),
+        because=found.decision.because,
         key=_keys(chosen),
-        tables=tables(found),
+        tables=(options, constraints, *attribution),
         figures=figures(found),
+    )
+    flips = found.decision.flips
+    turning = Section(
+        anchor="flips",
+        title="What would flip it",
+        verdict=f"{len(flips)} things would." if flips else "Nothing that was looked at.",
+        because=(*flips, *(f"not weighed or in doubt: {note}" for note in found.notes)),
+    )
+    told = Section(
+        anchor="evidence",
+        title="The evidence",
+        verdict=_counted(found),
+        tables=(numbers,),
         recipes=(Recipe("Command", command),),
     )
-    return Page(found.decision.question, (section,))
+    return Page(found.decision.question, (decision, turning, told))
+
+
+def _counted(found: Recommendation) -> str:
+    """How many numbers of each kind."""
+    kinds = [one.provenance for row in found.rows for one in row.evidence.figures]
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)) + "." if kinds else "None."
 
 
 def _badge(chosen: Judged | None) -> str:
@@ -58,21 +79,28 @@ def figures(found: Recommendation) -> tuple[Figure, ...]:
     """The two figures that count, one point an option; a line joins what nothing beats."""
     if not found.against:
         return ()
-    rows: list[Row] = []
-    units = {}
+    places: dict[tuple[float, float], list[Judged]] = {}
+    units: dict[str, str] = {}
     for row in found.rows:
-        pair = [row.evidence.figure(name) for name in (found.against, found.minimize)]
-        if all(one is not None and one.estimate.value is not None for one in pair):
-            x, y = (one.estimate.value for one in pair if one is not None)
-            units = {one.name: one.estimate.unit for one in pair if one is not None}
-            label = f"{row.name}{'' if row.standing == 'holds' else f' ({row.standing})'}"
-            rows.append({"x": x, "y": y, "label": label, "best": row.on_front})
+        pair = [one for name in (found.against, found.minimize) if (one := row.evidence.figure(name))]
+        known = [one.estimate.value for one in pair if one.estimate.value is not None]
+        if len(known) == 2:
+            units = {one.name: one.estimate.unit for one in pair}
+            places.setdefault((known[0], known[1]), []).append(row)
+    rows: list[Row] = [
+        {"x": x, "y": y, "label": " = ".join(map(_label, here)), "best": any(row.on_front for row in here)}
+        for (x, y), here in places.items()
+    ]
     if len(rows) < 2:
         return ()
     best = ", ".join(str(row["label"]) for row in rows if row["best"])
     heading = Heading("front", "The alternatives", f"Nothing beats {best} in both figures.")
     across, up = (Axis(field, _titled(name, units)) for field, name in (("x", found.against), ("y", found.minimize)))
     return (pareto(heading, rows, across, up),)
+
+
+def _label(row: Judged) -> str:
+    return row.name if row.standing == "holds" else f"{row.name} ({row.standing})"
 
 
 def _titled(name: str, units: dict[str, str]) -> str:
@@ -103,12 +131,19 @@ def _shown(one: Evidenced | None) -> str:
 
 
 def _constraints(found: Recommendation) -> Table:
-    rows = tuple(
-        (row.name, one.constraint, _WORD[one.met] + ("" if one.sure or one.met is None else ", not sure"), one.why)
-        for row in found.rows
-        for one in row.held
-    )
-    return Table("Constraints", ("option", "constraint", "holds", "because"), rows, numbers=False)
+    """A row an option, a column a constraint: whether it holds, and the figure."""
+    asked = list(dict.fromkeys(one.constraint for row in found.rows for one in row.held))
+    rows = []
+    for row in found.rows:
+        held = {one.constraint: one for one in row.held}
+        rows.append((row.name, *(_cell(held[name]) if name in held else "" for name in asked)))
+    notes = ("not sure: the figure has no interval, or its interval holds the limit.",) if asked else ()
+    return Table("Constraints", ("", *asked), tuple(rows), notes, numbers=False)
+
+
+def _cell(one: Held) -> str:
+    sure = "" if one.sure or one.met is None else ", not sure"
+    return f"{_WORD[one.met]}{f', {one.slack}' if one.slack else ''}{sure}"
 
 
 def _numbers(found: Recommendation) -> Table:
