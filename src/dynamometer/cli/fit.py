@@ -61,7 +61,7 @@ def command(**given: object) -> None:
     predictions = [(x, predict(found.saturation, x, options.extrapolate)) for x in options.wanted]
     written = write_page(page(found, predictions), options.out) if options.out else None
     if options.as_json:
-        print_json(_values(found, predictions))
+        print_json(values_of(found, predictions))
         return
     console = terminal()
     click.echo(sentence(found))
@@ -72,7 +72,7 @@ def command(**given: object) -> None:
         click.echo(written)
 
 
-def _values(found: Curve, predictions: list[tuple[float, Estimate]]) -> dict[str, object]:
+def values_of(found: Curve, predictions: list[tuple[float, Estimate]]) -> dict[str, object]:
     """What `--json` prints."""
     fitted = found.saturation
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +13,10 @@ import msgspec
 import numpy as np
 
 from dynamometer.decisions.account import Account, conclude
+from dynamometer.decisions.roof import roof_shares
 from dynamometer.errors import Refused, UsageError
 from dynamometer.metrics import views
+from dynamometer.metrics.checks import LITTLE_MISS, LITTLE_STAYS
 from dynamometer.models import bottleneck, latency, saturation
 from dynamometer.models.bottleneck import Bottleneck, Signals
 from dynamometer.models.latency import Goodput, Latency
@@ -22,6 +25,26 @@ from dynamometer.record.store import open_run, read_run
 from dynamometer.types import Estimate, Provenance
 
 By = Literal["auto", "asked", "measured"]
+Tokens = tuple[float | None, float | None]  # mean of an answer: prompt, output
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """Little's law over a run's window: requests `in_flight`, and `turned` = answers per second times their mean stay.
+    In a steady state the two agree. `stays`: the window's length in such stays; below ten its ends weigh too much."""
+
+    in_flight: float | None
+    turned: float | None
+    stays: float | None
+
+    @property
+    def error(self) -> float | None:
+        """turned / in_flight − 1; None where one of them is not to be had."""
+        return self.turned / self.in_flight - 1 if self.in_flight and self.turned is not None else None
+
+    @property
+    def broken(self) -> bool:
+        """The window is long enough to tell, and the two differ by more than the check of `dyno bench` lets pass."""
+        return self.error is not None and (self.stays or 0.0) >= LITTLE_STAYS and abs(self.error) > LITTLE_MISS
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -39,7 +62,11 @@ class Point(msgspec.Struct, frozen=True):
     driver: Provenance
     model: str
     workload: str
+    flow: Flow
+    input_tokens: float | None  # mean of an answered request, as the server counts; else as planned
+    output_tokens: float | None
     unusable: str = ""  # why it is left out of the fit
+    doubts: tuple[str, ...] = ()
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -75,7 +102,8 @@ def read_point(directory: Path) -> Point:
     run = read_run(directory)
     with closing(open_run(directory)) as connection:
         account = conclude(connection, run, run.experiment.slo)
-        return _point(account, _signals(connection, account))
+        tokens = _tokens(connection)
+        return _point(account, _signals(connection, account, tokens), _flow(connection), tokens)
 
 
 def curve(points: Sequence[Point], by: By = "auto", level: float = 0.9, seed: int = 0) -> Curve:
@@ -123,7 +151,23 @@ def _alike(points: Sequence[Point]) -> None:
             raise UsageError(f"the runs differ in {what} ({', '.join(seen)}); fit those of one kind")
 
 
-def _point(account: Account, signals: Signals) -> Point:
+def _flow(connection: duckdb.DuckDBPyConnection) -> Flow:
+    row = views.rows(connection, "select * from flow")[0]
+    return Flow(*(_number(row[name]) for name in ("in_flight", "turned", "stays")))
+
+
+def _tokens(connection: duckdb.DuckDBPyConnection) -> Tokens:
+    """Mean prompt and answer of the window's ok answers, in tokens."""
+    query = "select avg(coalesce(prompt_tokens, nullif(input_tokens, 0))) as i, avg(output_tokens) as o"
+    row = views.rows(connection, f"{query} from kept where outcome = 'ok'")[0]
+    return _number(row["i"]), _number(row["o"])
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _point(account: Account, signals: Signals, flow: Flow, tokens: Tokens) -> Point:
     run, metrics = account.run, account.summary.metrics
     load, work = run.experiment.load, run.experiment.workload
     fatal = [doubt.message for doubt in account.summary.doubts if doubt.fatal]
@@ -142,11 +186,14 @@ def _point(account: Account, signals: Signals) -> Point:
         run.driver,
         run.experiment.target.model,
         f"{work.name} {lengths} tokens",
+        flow,
+        *tokens,
         why,
+        tuple(f"{doubt.kind}: {doubt.message}" for doubt in account.summary.doubts),
     )
 
 
-def _signals(connection: duckdb.DuckDBPyConnection, account: Account) -> Signals:
+def _signals(connection: duckdb.DuckDBPyConnection, account: Account, tokens: Tokens) -> Signals:
     """Telemetry inside the measured window, reduced to shares. A sensor that was not there stays None."""
     run, metrics = account.run, account.summary.metrics
     window = account.summary.window
@@ -166,6 +213,7 @@ def _signals(connection: duckdb.DuckDBPyConnection, account: Account) -> Signals
     engine_cores, foreign, slots = mean("cpu_engine_cores"), mean("cpu_foreign_cores"), run.engine.get("slots")
     load = run.experiment.load
     lateness = metrics.lateness_ms.estimates["p99"].value
+    compute, memory = roof_shares(run.engine, metrics, tokens)
     return Signals(
         level=float(load.concurrency) if load.law == "closed" else load.rate,
         client_late_p99_ms=lateness if lateness is not None else run.client.get("lateness_p99_ms"),
@@ -179,6 +227,11 @@ def _signals(connection: duckdb.DuckDBPyConnection, account: Account) -> Signals
         device_busy=mean("gpu_utilization_ratio"),
         cores_share=min(1.0, engine_cores / threads) if engine_cores is not None and threads else None,
         foreign_share=foreign / cores if foreign is not None and cores else None,
-        compute_share=mean("gpu_tensor_active_ratio"),
-        memory_share=mean("gpu_dram_active_ratio"),
+        compute_share=_first(mean("gpu_tensor_active_ratio"), compute),
+        memory_share=_first(mean("gpu_dram_active_ratio"), memory),
     )
+
+
+def _first(counted: float | None, computed: float | None) -> float | None:
+    """A counter of the device wins over what a model of it says."""
+    return computed if counted is None else counted

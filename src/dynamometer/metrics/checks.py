@@ -19,6 +19,9 @@ CACHED_ON_PURPOSE = frozenset(
     {"prefix", "session", "trace", "sharegpt", "jsonl", "csv"}
 )  # workloads that repeat themselves
 
+LITTLE_STAYS = 10  # in a shorter window the requests at its ends weigh too much
+LITTLE_MISS = 0.15
+
 
 class Evidence(msgspec.Struct, frozen=True):
     """All that a check may look at. `facts`: the columns of the views facts and evidence, nan where there is none."""
@@ -199,9 +202,9 @@ def long_answers(e: Evidence) -> Doubt | None:
 
 def little_law(e: Evidence) -> Doubt | None:
     """L = λW holds for any stable flow; where it does not, rows are missing or the window is no steady state."""
-    if not (e.in_flight > 0.05 and math.isfinite(e.turned)) or not e.stays >= 10:
-        return None  # in a short window the requests at its ends weigh too much
-    if abs(e.turned / e.in_flight - 1) <= 0.15:
+    if not (e.in_flight > 0.05 and math.isfinite(e.turned)) or not e.stays >= LITTLE_STAYS:
+        return None
+    if abs(e.turned / e.in_flight - 1) <= LITTLE_MISS:
         return None
     message = f"{significant(e.in_flight)} requests in flight on average; rate times stay gives {significant(e.turned)}"
     return Doubt("little-law", message, "run longer than ten answers last, or look for a queue that grows")

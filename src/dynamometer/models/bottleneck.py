@@ -70,14 +70,16 @@ def name(signals: Signals) -> Bottleneck:
 
 def decode_shares(
     tokens_per_s: float, batch: float, context: float, model: Model, device: Device
-) -> tuple[float, float]:
+) -> tuple[float | None, float]:
     """(share of peak FLOP/s, of peak bytes/s) of a decode at this rate: each step reads the weights once and every
-    sequence's cache. A lower bound of the bytes: activations are left out."""
+    sequence's cache. A lower bound of the bytes: activations are left out, and so is the prefill. The first is None
+    where the device's FLOP/s are not known."""
     if not (tokens_per_s > 0 and batch > 0 and context >= 0):
         raise UsageError(f"{tokens_per_s:g} tokens/s at batch {batch:g} and context {context:g}; give values above 0")
     steps_per_s = tokens_per_s / batch
     bytes_per_s = steps_per_s * (model.weights_bytes + batch * context * model.cache_bytes_per_token)
-    return tokens_per_s * model.flop_per_token / device.flop_per_s, bytes_per_s / device.bytes_per_s
+    compute = tokens_per_s * model.flop_per_token / device.flop_per_s if device.flop_per_s else None
+    return compute, bytes_per_s / device.bytes_per_s
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -91,7 +93,7 @@ class Model(msgspec.Struct, frozen=True):
 class Device(msgspec.Struct, frozen=True):
     """Peaks of the device, measured where they were."""
 
-    flop_per_s: float
+    flop_per_s: float  # 0: not known
     bytes_per_s: float
 
 

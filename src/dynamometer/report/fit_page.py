@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynamometer.decisions.curve import Curve
+from dynamometer.decisions.curve import Curve, Point
+from dynamometer.metrics.checks import LITTLE_MISS, LITTLE_STAYS
 from dynamometer.models import latency, saturation
 from dynamometer.models.latency import Latency
 from dynamometer.report.figure import Axis, Figure, Heading, Row, Rule, curve
@@ -40,7 +41,7 @@ _FAMILIES = {
 
 def tables(found: Curve, predictions: Sequence[tuple[float, Estimate]] = ()) -> tuple[Table, ...]:
     """Families, figures, levels, residuals; predictions where some were asked for."""
-    made = [families(found), figures_table(found), levels(found), residuals(found)]
+    made = [families(found), figures_table(found), levels(found), residuals(found), little(found.points)]
     if predictions:
         rows = tuple((significant(x), figure_text(said), said.method) for x, said in predictions)
         made.insert(1, Table("Predictions", ("concurrency", f"throughput ({found.saturation.unit})", "how"), rows))
@@ -132,8 +133,47 @@ def residuals(found: Curve) -> Table:
     )
 
 
+def little(points: Sequence[Point]) -> Table:
+    """Little's law at each load: requests in flight against answers a second times their stay."""
+    rows = tuple(
+        (
+            significant(point.asked),
+            _bare(point.flow.in_flight),
+            _bare(point.flow.turned),
+            _signed(point.flow.error),
+            "broken"
+            if point.flow.broken
+            else "holds"
+            if (point.flow.stays or 0) >= LITTLE_STAYS
+            else "too short to say",
+        )
+        for point in points
+    )
+    notes = (
+        f"Broken: more than {LITTLE_MISS:.0%} apart over ten answers' time or longer.",
+        "Then rows are missing, or the load was no steady state.",
+    )
+    return Table("Little's law", ("load", "in flight", "rate × stay", "difference", ""), rows, notes)
+
+
+def goodput_figure(points: Sequence[Point], x: Sequence[float], axis: str) -> Figure | None:
+    """Goodput against load with its intervals; None where no run has one."""
+    rows: list[Row] = [
+        {"series": str(point.driver), "x": at, "y": good.value, "low": good.low, "high": good.high}
+        for point, at in zip(points, x, strict=True)
+        if (good := point.goodput).value is not None
+    ]
+    if not rows:
+        return None
+    caption = "Answers a second that meet the whole objective; it falls where answers come too late."
+    heading = Heading("goodput", "Goodput against load", caption)
+    return curve(
+        heading, sorted(rows, key=lambda row: float(row["x"] or 0)), Axis("x", axis, "log"), Axis("y", "1/s", zero=True)
+    )
+
+
 def pictures(found: Curve) -> tuple[Figure, ...]:
-    """Throughput with its band, measured points and knee; latency laws likewise."""
+    """Throughput with its band, measured points and knee; latency laws; goodput where there is an objective."""
     fitted = found.saturation
     x = f"requests in flight ({found.by})"
     rows: list[Row] = []
@@ -149,7 +189,9 @@ def pictures(found: Curve) -> tuple[Figure, ...]:
     made = [curve(heading, rows, Axis("x", x, "log"), Axis("y", f"output {fitted.unit}", zero=True), rules)]
     for name, law in (("TTFT", found.ttft), ("TPOT", found.tpot)):
         if law:
-            made.append(_latency(name, law, x, str(found.driver)))
+            made.append(latency_figure(name, law, x, str(found.driver)))
+    if good := goodput_figure(found.points, np.sort(fitted.x).tolist(), x):
+        made.append(good)
     return tuple(made)
 
 
@@ -165,7 +207,8 @@ def in_characters(found: Curve, plain: bool) -> str:
     return f"{title}\n{text_plot(line, points, rule, plain=plain)}"
 
 
-def _latency(name: str, law: Latency, x: str, driver: str) -> Figure:
+def latency_figure(name: str, law: Latency, x: str, driver: str) -> Figure:
+    """A latency law with its band and what was measured."""
     rows: list[Row] = []
     for at in np.geomspace(law.x.min(), law.x.max(), _POINTS):
         said = latency.predict(law, float(min(max(at, law.x.min()), law.x.max())))
@@ -200,6 +243,10 @@ def page(found: Curve, predictions: Sequence[tuple[float, Estimate]] = ()) -> Pa
 
 def _percent(share: float | None) -> str:
     return "n/a" if share is None else f"{share:.1%}"
+
+
+def _bare(value: float | None) -> str:
+    return "n/a" if value is None else significant(value)
 
 
 def _signed(share: float | None) -> str:
