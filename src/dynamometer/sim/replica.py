@@ -62,8 +62,6 @@ class Replica:
         self.busy_s = 0.0
         self.decode_steps = self.prefill_steps = self.preemptions = self.peak_blocks = self.peak_tokens = 0
 
-    # ── requests come ──
-
     def arrive(self, sequence: Sequence, now_s: float) -> bool:
         """Takes a request at the wire; True if the replica's wake-up changed and the timeline must know."""
         if not self.memory.fits(sequence.prompt + sequence.output):
@@ -111,8 +109,6 @@ class Replica:
         self._end_s = run.end_s(steps)
         self.wake_s = at_s
         return True
-
-    # ── the scheduler ──
 
     def act(self, now_s: float) -> None:
         """One scheduling point: book what ended, then start the next step or run."""
@@ -207,8 +203,6 @@ class Replica:
             if sequence.evictions:
                 self._extra_s += self.rules.swap_s * sequence.context
             self.batch.join(sequence, self._chance)
-
-    # ── steps ──
 
     def _mixed_step(self, now_s: float, chunks: list[tuple[Sequence, int]], decode: bool) -> None:
         """One step with prompt tokens, and with decoding if the rule says so."""
@@ -339,8 +333,6 @@ class Replica:
             self.waiting.appendleft(sequence)
             self.preemptions += 1
         return bool(batch.running)
-
-    # ── results ──
 
     def _stamp(self, done_s: float) -> None:
         """The results of the last scheduled step reach the front end at `done_s`, and the client after the reply's
