@@ -78,7 +78,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(written: Path) -> Told:
-    return tell(written.parent)
+    return tell(written.parent, alone=True)
 
 
 @pytest.fixture(scope="module")

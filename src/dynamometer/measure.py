@@ -25,10 +25,11 @@ from dynamometer.engines.dialect import Dialect
 from dynamometer.engines.inprocess import Engine
 from dynamometer.errors import RecordError, TargetError, UsageError
 from dynamometer.record import manifest
-from dynamometer.record.clock import Origin, RunClock, continued, origin
+from dynamometer.record.clock import Origin, RunClock, continued, now_ns, origin
 from dynamometer.record.log import SampleLog, WireLog, main_log, reached, shards
 from dynamometer.schedule import build as schedule_of
 from dynamometer.telemetry.host import Host
+from dynamometer.telemetry.interpreter import Interpreter
 from dynamometer.telemetry.sampler import Sampler, beside
 from dynamometer.types import Doubt, Experiment, Provenance, Request, Run, Schedule
 from dynamometer.workload.padding import TokenCounter
@@ -136,17 +137,23 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
     made, requests = _requests(experiment, at.seen, run.id, schedule)
     rest, schedule, experiment = _rest(experiment, requests, schedule, finished)
     clock = RunClock(begun)
-    samplers = (Host(lambda: beside_load.engine_pids), *beside_load.samplers)
+    pauses = Interpreter(now_ns)
+    samplers: tuple[Sampler, ...] = (Host(lambda: beside_load.engine_pids), pauses, *beside_load.samplers)
+
+    def on_progress(now: Progress) -> None:
+        pauses.note(now.lag_ns)
+        beside_load.on_progress(now)
+
     dialect = cast(Dialect, plugins.load("engine", experiment.target.api))
     sample_log = SampleLog(directory / "samples.jsonl")
     log = WireLog(main_log(directory), begun.monotonic_ns)
     report: ClientReport | None = None
     try:
-        with beside(samplers, clock.now_ns, sample_log.append) as missing:
+        with pauses, beside(samplers, clock.now_ns, sample_log.append) as missing:
             if beside_load.engine is not None:
-                report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, beside_load.on_progress)
+                report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, on_progress)
             else:
-                report = drive(experiment, rest, schedule, dialect, log, beside_load.on_progress, beside_load.workers)
+                report = drive(experiment, rest, schedule, dialect, log, on_progress, beside_load.workers)
         run = msgspec.structs.replace(
             run, engine={**run.engine, "sensors_missing": "; ".join((*beside_load.missing, *missing()))}
         )

@@ -36,6 +36,7 @@ class Progress(msgspec.Struct, frozen=True):
     in_flight: int
     body_bytes: int
     elapsed_s: float
+    lag_ns: int = 0  # the event loop's worst lateness to a timer since the progress before
 
 
 class Course:
@@ -51,6 +52,7 @@ class Course:
         self.doubts: list[Doubt] = []
         self.wrong: BaseException | None = None  # what went wrong beside the loop
         self.lag_ns = array("q")
+        self._lags_told = 0  # so many of them were in a progress
         self._unbroken = 0  # failures without any answer, in a row
         self.begin("warmup")
 
@@ -69,6 +71,7 @@ class Course:
         self._refusals: Counter[tuple[int, str]] = Counter()
         self.pool.forget()
         del self.lag_ns[:]
+        self._lags_told = 0
 
     # --- the loops call these ---
 
@@ -121,7 +124,10 @@ class Course:
     def progress(self) -> Progress:
         elapsed_s = (self.now() - self.start_ns) * 1e-9
         in_flight, received = self.pool.in_flight, self.pool.body_bytes
-        return Progress(self.phase, self.asked + in_flight, self.ended, self.failed, in_flight, received, elapsed_s)
+        lag_ns = max(self.lag_ns[self._lags_told :], default=0)
+        self._lags_told = len(self.lag_ns)
+        asked = self.asked + in_flight
+        return Progress(self.phase, asked, self.ended, self.failed, in_flight, received, elapsed_s, lag_ns)
 
     def flush(self) -> None:
         """The log's buffer to the kernel. A record that cannot grow ends the run: numbers without one are no use."""

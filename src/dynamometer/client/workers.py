@@ -303,6 +303,7 @@ def _sum(own: Progress, parts: list[Progress]) -> Progress:
         in_flight=sum(p.in_flight for p in parts),
         body_bytes=sum(p.body_bytes for p in parts),
         elapsed_s=own.elapsed_s,
+        lag_ns=max(p.lag_ns for p in parts),
     )
 
 

@@ -31,6 +31,7 @@ LATENCIES = ("ttft", "ttft_due", "ttfa", "tpot", "itl", "icl", "e2e", "e2e_due",
 LISTS = (
     *("kept", "progress", "totals", "outcomes", "throughput", "goodput", "pace", "concurrency"),
     *("errors", "finishes", "counting", "families", "groups", "server", "milestones", "flow", "facts", "evidence"),
+    "traits",
 )
 LIMITS = ("ttft", "ttft_due", "tpot", "e2e", "e2e_due")  # metrics that a single request can meet or miss
 SLICES = 60  # of the window, for the pace

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dynamometer.decisions.account import Account, conclude, write_summary
+from dynamometer.decisions.tail import Attribution, attribute
 from dynamometer.errors import RecordError, UsageError
 from dynamometer.record.clock import utc
 from dynamometer.record.store import open_run, read_run
@@ -18,6 +19,7 @@ from dynamometer.report.page import Page, Section, render
 from dynamometer.report.run_figures import run_figures
 from dynamometer.report.run_section import run_section
 from dynamometer.report.run_tables import best_tail, latencies, load_text, side_by_side
+from dynamometer.report.tail_tables import tail_section
 
 NAME = "report.html"
 MOST_RUNS = 60  # of one page, which then is still below 3 MB
@@ -26,20 +28,21 @@ FEW = 12  # runs beyond which a page shows pictures of their comparison alone
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A run's account with its pictures."""
+    """A run's account with its pictures. `slow`: what was different about its slow requests, for a page of its own."""
 
     account: Account
     figures: tuple[Figure, ...]
+    slow: Attribution | None = None
 
 
 def write_report(directory: Path) -> Path:
     """Writes the page of one run as `report.html` into its directory and returns its path."""
-    return write_page(run_page(tell(directory)), directory / NAME)
+    return write_page(run_page(tell(directory, alone=True)), directory / NAME)
 
 
 def write_derived(directory: Path) -> Account:
     """`summary.json` and `report.html` of a run from one reading of its rows; what they say is returned."""
-    told = tell(directory)
+    told = tell(directory, alone=True)
     write_summary(directory, told.account.summary)
     write_page(run_page(told), directory / NAME)
     return told.account
@@ -64,13 +67,14 @@ def write_page(page: Page, path: Path) -> Path:
     return path
 
 
-def tell(directory: Path) -> Told:
+def tell(directory: Path, alone: bool = False) -> Told:
     """Reads a run's record and computes what its page shows."""
     run = read_run(directory)
     with closing(open_run(directory)) as connection:
         found = conclude(connection, run, run.experiment.slo)
         metrics = {name: value.estimates for name, value in latencies(found.summary.metrics).items()}
-        return Told(found, run_figures(connection, metrics))
+        slow = attribute(connection, run) if alone else None
+        return Told(found, run_figures(connection, metrics), slow)
 
 
 def run_page(told: Told) -> Page:
@@ -78,7 +82,9 @@ def run_page(told: Told) -> Page:
     run = told.account.run
     title = f"{run.experiment.target.model or run.experiment.name}: {load_text(run.experiment.load)}"
     started = f"{utc(run.origin_wall_ns):%Y-%m-%d %H:%M} UTC, run {run.id}"
-    return Page(title, (run_section(told.account, told.figures, "run"),), started)
+    tail = tail_section(told.slow) if told.slow is not None else None
+    own = run_section(told.account, told.figures, "run")
+    return Page(title, (own, tail) if tail is not None else (own,), started)
 
 
 def runs_page(runs: Sequence[Told]) -> Page:
