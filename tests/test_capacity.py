@@ -23,7 +23,7 @@ from dynamometer.decisions.capacity import (
 )
 from dynamometer.decisions.front import Choice, front
 from dynamometer.decisions.gate import Met, objectives
-from dynamometer.decisions.levels import met_chance, usable
+from dynamometer.decisions.levels import fell_behind, met_chance, usable
 from dynamometer.decisions.plan import Context, plan
 from dynamometer.errors import UsageError
 from dynamometer.types import Estimate, Provenance
@@ -195,6 +195,21 @@ def test_an_exact_figure_is_sure_either_way() -> None:
 def test_an_objective_that_load_does_not_run_into_is_refused(limits: str) -> None:
     with pytest.raises(UsageError, match="upper limits"):
         usable(objectives(limits))
+
+
+@pytest.mark.parametrize(
+    ("rate", "asked", "window_s", "in_flight", "behind"),
+    [
+        (0.27, 0.3, 30.0, 1.0, False),  # 8 of 9: chance
+        (100.0, 150.0, 15.0, 60.0, True),  # 750 short of 2,250
+        (9.4, 10.0, 20.0, 4.0, False),  # 12 short, 28 + 4 are explained
+        (9.4, 10.0, 2000.0, 4.0, True),  # 1,200 short
+    ],
+)
+def test_an_open_loopfell_behind_when_neither_chance_nor_the_last_requests_explain_it(
+    rate: float, asked: float, window_s: float, in_flight: float, behind: bool
+) -> None:
+    assert fell_behind(rate, asked, window_s, in_flight) is behind
 
 
 # ── the front ──

@@ -18,7 +18,7 @@ from dynamometer.decisions.sensitivity import (
     sobol,
     tornado,
 )
-from dynamometer.errors import UsageError
+from dynamometer.errors import MissingExtra, UsageError
 from dynamometer.types import Float64
 
 A = Factor("a", 0.0, 1.0, 2.0)
@@ -136,6 +136,17 @@ def test_nothing_matters_when_nothing_moves() -> None:
     found = sensitivity(lambda values: values["c"], (FIXED,), "usd_per_request")
     assert found.matters_most is None
     assert found.tornado == found.sobol == ()
+
+
+def test_without_salib_everything_else_is_there_and_the_note_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str, extra: str) -> object:
+        raise MissingExtra("SALib", extra)
+
+    monkeypatch.setattr("dynamometer.decisions.sensitivity.optional", missing)
+    found = sensitivity(added, (A, B), "usd_per_request")
+    assert found.sobol == ()
+    assert "dynamometer[fit]" in found.sobol_note
+    assert found.matters_most == "b"
 
 
 def test_an_unknown_factor_is_named() -> None:

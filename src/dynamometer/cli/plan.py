@@ -24,6 +24,7 @@ class PlanOptions(msgspec.Struct, frozen=True):
     batch_tokens: str
     kv: str
     calibrate: tuple[Path, ...]
+    phases: str
     input_tokens: str
     output_tokens: str
     burstiness: float
@@ -66,6 +67,7 @@ class PlanOptions(msgspec.Struct, frozen=True):
     metavar="DIR",
     help="Runs or a step log to fit the step time to; then one --gpu, --weights and --tp.",
 )
+@click.option("--phases", default="", metavar="NAMES", help="Of a step log, fit to these only.")
 @click.option("--input-tokens", "-i", default="512", show_default=True, metavar="LENGTH", help="As for dyno bench.")
 @click.option("--output-tokens", default="128", show_default=True, metavar="LENGTH", help="Likewise.")
 @click.option(

@@ -89,8 +89,8 @@ def _from_runs(given: PlanOptions, slo: tuple[Objective, ...]) -> Option:
     device = gpu.get(given.gpu) if given.gpu and "," not in given.gpu and not given.model else None
     quote = _price(given, device.name if device else "", device)
     each = Quote(quote.low * given.count, quote.base * given.count, quote.high * given.count, quote.sources)
-    times = f"{given.count} × " if given.count > 1 else ""
-    name = f"{times}{device.name}" if device else "replica"
+    name = device.name if device else "replica"
+    name += f" x{given.count}" if given.count > 1 else ""
     return _measured(name, given.runs, slo, each, given.count, given)
 
 
@@ -180,9 +180,8 @@ def _candidates(given: PlanOptions) -> list[dict[str, str]]:
 
 
 def _name(chosen: Mapping[str, str], given: PlanOptions) -> str:
-    """`2 × h100-sxm fp8 vllm b256`: what differs from the defaults."""
-    tp = f"{chosen['tp']} × " if chosen["tp"] != "1" else ""
-    parts = [f"{tp}{chosen['gpu']}"]
+    """`h100-sxm tp2 fp8 batch 256`: what differs from the defaults."""
+    parts = [chosen["gpu"], f"tp{chosen['tp']}"] if chosen["tp"] != "1" else [chosen["gpu"]]
     parts += [chosen["weights"]] if chosen["weights"] != "auto" else []
     parts += [f"kv {chosen['kv']}"] if chosen["kv"] != "auto" else []
     parts += [chosen["profile"]] if "," in given.profile else []
@@ -194,6 +193,7 @@ def _name(chosen: Mapping[str, str], given: PlanOptions) -> str:
 def _words(given: PlanOptions, chosen: Mapping[str, str]) -> simulate.SimulateOptions:
     """The same candidate as `dyno simulate` would be told it."""
     words = [word for path in given.calibrate for word in ("--calibrate", str(path))]
+    words += ["--phases", given.phases] if given.phases else []
     words += ["--model", given.model] if given.model else []
     if chosen:
         words += ["--count", chosen["tp"]]

@@ -78,7 +78,7 @@ def command(ctx: click.Context, /, runs: tuple[Path, ...], listing: bool, as_jso
     RUNS give the rates: measured, or simulated. Without runs state --decode-rate and --prefill-rate.
 
     \b
-    dyno price runs/latest --price 0.40
+    dyno price runs/chat --price 0.40
     dyno price --gpu 8xH100 --prefill-rate 40000 --decode-rate 12000 --utilization 0.3:0.5:0.7
     dyno price --gpu H200 --own --decode-rate 2500 --load-shape office --against deepseek-chat
     """

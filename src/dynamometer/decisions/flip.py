@@ -84,7 +84,7 @@ def _words(first: str | None, swings: Sequence[Swing], indices: Sequence[Index],
     if first is None:
         return "No input has a range, so nothing can be said of what matters."
     swing = next((one for one in swings if one.name == first), None)
-    text = f"{plain(first).capitalize()} matters most"
+    text = f"{plain(first)[0].upper()}{plain(first)[1:]} matters most"
     if swing is not None and swing.low is not None and swing.high is not None:
         unit = VARIABLES[first][0] if first in VARIABLES else ""
         ends = f"{significant(swing.factor_low)} to {significant(swing.factor_high)}{' ' + unit if unit else ''}"

@@ -48,12 +48,19 @@ def _level(found: Account) -> Level:
     chance: float | None
     if fatal:
         chance, why = None, f"the run can't be believed: {fatal[0]}"
-    elif load.law != "closed" and load.rate > 0 and rate < KEPT_UP * load.rate:
+    elif load.law != "closed" and fell_behind(rate, load.rate, found.summary.window_s, metrics.concurrency_mean or 0.0):
         chance = 0.0
         why = f"{significant(rate)} of {significant(load.rate)} requests/s were answered: overloaded"
     else:
         chance, why = _joint(found.judged)
     return Level(rate, chance, f"{found.run.id}: {why}", latency, metrics.output_tokens_per_s)
+
+
+def fell_behind(rate: float, asked: float, window_s: float, in_flight: float) -> bool:
+    """Fewer answers than 95 % of what was asked, and by more than chance (two standard deviations of a Poisson count)
+    and the requests in flight at the end explain."""
+    due = asked * window_s
+    return rate < KEPT_UP * asked and due - rate * window_s > 2 * math.sqrt(due) + in_flight
 
 
 def _joint(judged: Sequence[Met]) -> tuple[float | None, str]:
@@ -72,7 +79,7 @@ def met_chance(one: Met) -> float | None:
         return 0.0 if one.met is False else None
     spread = _spread(seen)
     if spread is None:
-        return None
+        return 0.0 if one.met is False else None
     if spread == 0:
         return 1.0 if holds(seen.value, one.objective.op, limit) else 0.0
     if seen.value <= 0 or limit <= 0:

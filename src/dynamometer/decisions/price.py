@@ -310,9 +310,9 @@ def _decide(answer: Priced) -> Decision:
         side = answer.against
         cheaper = "own" if side.own_usd_per_request < side.usd_per_request else side.model
         ratio = side.own_usd_per_request / side.usd_per_request
-        times = f"{significant(max(ratio, 1 / ratio))} times"
-        said += f" {cheaper.capitalize() if cheaper == 'own' else cheaper} is cheaper by {times}"
-        said += f"; own is cheaper in {side.chance_own_cheaper:.0%} of the cases."
+        times = f"{significant(max(ratio, 1 / ratio))} times"  # never below 1
+        said += f" {'Own' if cheaper == 'own' else cheaper} is {times} cheaper a request"
+        said += f", own is cheaper in {side.chance_own_cheaper:.0%} of the cases."
         turned = tuple(flip.text for flip in side.flips)
     said += f" {answer.sensitivity.words}"
     evidence = tuple(f"{one.provenance.value}: {VARIABLES[one.name][1]}, {one.source}" for one in answer.inputs)

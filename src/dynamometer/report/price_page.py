@@ -87,6 +87,6 @@ def _heat(found: Priced) -> tuple[Figure, ...]:
     rows: list[Row] = [
         {"x": float(f"{cell.x:.3g}"), "y": float(f"{cell.y:.3g}"), "value": cell.result} for cell in table.cells
     ]
-    heading = Heading("heat", f"{plain(table.x).capitalize()} and {plain(table.y)}", "All other inputs at their base.")
+    heading = Heading("heat", f"{plain(table.x)} and {plain(table.y)}", "All other inputs at their base.")
     axes = (Axis("x", plain(table.x)), Axis("y", plain(table.y)), Axis("value", FIGURES[found.sensitivity.of]))
     return (heat_map(heading, rows, *axes),)
