@@ -206,8 +206,9 @@ def listing() -> tuple[Line, ...]:
                 made.append(Line("USD/M tokens", f"{line.model}, {kind}", _values(values), said))
     made += [Line("USD/kWh", p.place, f"{p.usd:g}", source_text(p.by, p.date)) for p in book.electricity]
     made += [Line("g CO2/kWh", p.place, f"{p.grams:g}", source_text(p.by, p.date)) for p in book.carbon]
-    for name, line in book.assume.items():
-        made.append(Line("assumed", name, _values(line.is_), source_text(line.by, line.date, line.note)))
+    made += [
+        Line("assumed", name, _values(a.is_), source_text(a.by, a.date, a.note)) for name, a in book.assume.items()
+    ]
     return tuple(made)
 
 
