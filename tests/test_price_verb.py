@@ -48,6 +48,14 @@ def test_the_published_day_from_the_command_line() -> None:
     assert fleet["usd_per_day"] == pytest.approx(87_072, rel=1e-3)
 
 
+def test_the_example_is_that_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYNO_CONFIG", str(Path(__file__).parent.parent / "examples" / "deepseek_day.toml"))
+    fleet = priced()["fleet"]
+    assert isinstance(fleet, dict)
+    assert fleet["usd_per_day"] == pytest.approx(87_072, rel=1e-3)
+    assert fleet["replicas"] == pytest.approx(226.75, rel=1e-3)
+
+
 def test_own_hardware_has_every_term_and_a_comparison_says_who_is_cheaper() -> None:
     found = priced(
         *("--gpu", "8xH100", "--own", "--prefill-rate", "40000", "--decode-rate", "12000"),

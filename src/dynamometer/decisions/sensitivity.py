@@ -20,6 +20,7 @@ from dynamometer.plugins import optional
 from dynamometer.types import Float64
 
 Model = Callable[[Mapping[str, Float64]], Float64]
+TINY: Final = 1e-9  # of the result: rounding, no swing
 _Z: Final = NormalDist().inv_cdf(0.975)
 _GRID: Final = np.linspace(1e-6, 1 - 1e-6, 4001)
 _NORMAL: Final = np.array([NormalDist().inv_cdf(float(p)) for p in _GRID])
@@ -88,7 +89,7 @@ def tornado(model: Model, factors: Sequence[Factor]) -> tuple[Swing, ...]:
         if before > 0 and after > 0 and points[2] > 0:
             slope = _finite(math.log(after / before) / math.log(points[3] / points[2]))
         swings.append(Swing(factor.name, factor.low, factor.high, _finite(low), _finite(high), slope))
-    felt = [swing for swing in swings if swing.low is None or swing.high is None or swing.width > 0]
+    felt = [s for s in swings if s.low is None or s.high is None or s.width > TINY * max(abs(s.low), abs(s.high))]
     return tuple(sorted(felt, key=lambda swing: -swing.width))
 
 

@@ -44,7 +44,7 @@ def figures(found: Priced) -> tuple[Figure, ...]:
 def _bill(found: Priced) -> tuple[Figure, ...]:
     rows: list[Row] = []
     for bar, terms in (("paid for", found.terms), ("becomes", found.uses)):
-        rows += [{"bar": bar, "part": term.name, "usd": term.usd_per_duty_hour} for term in terms]
+        rows += [{"bar": bar, "part": term.name, "usd": term.usd_per_duty_hour} for term in terms if term.share > 0]
     biggest = max(found.terms, key=lambda term: term.share)
     caption = f"A duty hour of one replica. The largest part is {biggest.name} with {biggest.share:.0%}."
     return (stacked_bars(Heading("bill", "Where the money goes", caption), rows, Axis("usd", "USD a duty hour")),)

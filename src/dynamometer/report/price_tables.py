@@ -143,10 +143,11 @@ def inputs(found: Priced) -> Table:
     rows = [
         (
             one.name,
-            f"{significant(one.base)} {one.unit}".strip(),
+            significant(one.base),
+            one.unit,
             "" if one.low == one.high else f"{significant(one.low)} … {significant(one.high)}",
             f"{one.provenance.value}: {one.source}",
         )
         for one in found.inputs
     ]
-    return Table("Inputs", ("", "base", "range", "from"), tuple(rows), found.notes, numbers=False)
+    return Table("Inputs", ("", "base", "unit", "range", "from"), tuple(rows), found.notes, numbers=False)
