@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # option -> variable of the bill
 _STATED = {
-    "usd": "usd_per_gpu_hour",
+    "price": "usd_per_gpu_hour",
     "prefill_rate": "prefill_tokens_per_s",
     "decode_rate": "decode_tokens_per_s",
     "input_tokens": "input_tokens",
@@ -34,7 +34,7 @@ _SPAN = "a number, LOW:HIGH or LOW:BASE:HIGH"
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--gpu", default="", help="Device of a replica, e.g. H100 or 8xH100; dyno devices lists them.")
 @click.option("--count", type=click.IntRange(1, 100_000), default=None, help="Devices of a replica.  [default: 1]")
-@click.option("--price", "usd", default="", help=f"Rent of a device and hour in USD: {_SPAN}.")
+@click.option("--price", default="", help=f"Rent of a device and hour in USD: {_SPAN}.")
 @click.option(
     "--market",
     type=click.Choice(["rental", "own-hyperscaler", "own-neocloud"]),
@@ -56,7 +56,7 @@ _SPAN = "a number, LOW:HIGH or LOW:BASE:HIGH"
 @click.option("--electricity", default="", help="USD a kWh, or a place such as us-new-england.")
 @click.option("--pue", default="", help="Power of the site over power of its machines.")
 @click.option("--carbon", default="", help="Grams of CO2 a kWh, or a place such as france.")
-@click.option("--set", "extra", multiple=True, metavar="NAME=VALUE", help="Any variable of the bill; see docs/cost.md.")
+@click.option("--set", multiple=True, metavar="NAME=VALUE", help="Any variable of the bill; see docs/cost.md.")
 @click.option("--against", default="", help="A provider: a listed model, INPUT,OUTPUT[,CACHED], or FILE[:MODEL].")
 @click.option("--tokens-per-day", default="", metavar="INPUT,OUTPUT", help="What a day's tokens need and cost.")
 @click.option("--spread", type=click.FloatRange(0, 0.9), default=0.2, show_default=True, help="Range of a bare number.")
@@ -124,7 +124,7 @@ def _wanted(asked: dict[str, object], seen: Seen | None) -> Wanted:
     from dynamometer.hardware import gpu
 
     given = {name: str(asked[option]) for option, name in _STATED.items() if asked[option]}
-    extra = asked["extra"]
+    extra = asked["set"]
     assert isinstance(extra, tuple)
     for name, value in pairs(extra, "--set").items():
         if name in given:
