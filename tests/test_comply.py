@@ -339,7 +339,7 @@ def test_the_exit_code_is_made_for_ci() -> None:
     "words",
     [
         (),
-        ("nowhere/nothing",),
+        ("nothing-by-that-name",),
         ("./absent.md",),
         ("deepseek-v3", "--mau", "many"),
         ("deepseek-v3", "--territory", "Mars"),
@@ -349,6 +349,13 @@ def test_the_exit_code_is_made_for_ci() -> None:
 )
 def test_bad_input_is_a_usage_error(words: tuple[str, ...]) -> None:
     assert run(*words)[0] == 2
+
+
+def test_a_hub_name_that_nobody_knows_is_not_cleared_and_says_where_to_look() -> None:
+    code, text = run("nobody/unheard-of-7b", "--json")
+    table = msgspec.json.decode(text)
+    assert (code, table["status"], table["cleared"]) == (1, "unknown", False)
+    assert table["look_at"]
 
 
 def test_json_has_weights_code_and_data_apart() -> None:

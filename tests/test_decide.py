@@ -276,3 +276,13 @@ def test_the_example_on_published_measurements_decides(tmp_path: Path) -> None:
     assert code == 0
     assert {one["provenance"] for row in table["options"] for one in row["figures"]} == {"quoted"}
     assert {row["name"]: row["standing"] for row in table["options"]}["V3 of 2024 FP8, B200, TRT-LLM"] == "open"
+
+
+def test_the_file_shown_in_the_docs_is_one_that_is_read() -> None:
+    import re
+    import tomllib
+
+    text = (Path(__file__).parent.parent / "docs" / "decide.md").read_text(encoding="utf-8")
+    block = re.search(r"```toml\n(.*?)```", text, re.S)
+    assert block
+    assert msgspec.convert(tomllib.loads(block[1]), wishes.Wish).option[0].name == "Q8_0 on an L40S"

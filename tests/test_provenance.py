@@ -49,7 +49,7 @@ def test_a_manifest_holds_the_sha256_of_every_file(model: Path) -> None:
     one = next(one for one in made.files if one.path == "sub/a b.txt")
     assert (one.bytes, one.sha256) == (3, hashlib.sha256(b"one").hexdigest())
     assert inventory.read(model / "provenance.json") == made
-    assert inventory.verify(made, model) == ()
+    assert inventory.verify(made, model, model / "provenance.json") == ()
 
 
 def test_each_kind_of_change_is_told(model: Path) -> None:
@@ -58,7 +58,7 @@ def test_each_kind_of_change_is_told(model: Path) -> None:
     (model / "config.json").write_text("{}")
     (model / "README.md").unlink()
     (model / "new.bin").write_bytes(b"x")
-    told = {(one.what, one.path) for one in inventory.verify(made, model)}
+    told = {(one.what, one.path) for one in inventory.verify(made, model, model / "provenance.json")}
     assert told == {
         ("changed", "sub/a b.txt"),
         ("changed", "config.json"),
@@ -84,8 +84,29 @@ def test_an_interrupted_run_goes_on_where_it_stopped(model: Path, monkeypatch: p
     made = inventory.create(model, model / "provenance.json", jobs=1)
     again = set(hashed[len(first) :])
     assert len(set(first) - again) == 2  # the two that were finished are not read again
-    assert inventory.verify(made, model) == ()
+    assert inventory.verify(made, model, model / "provenance.json") == ()
     assert not list(model.glob(".*partial"))
+
+
+def test_an_interrupted_check_goes_on_where_it_stopped(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = model / "provenance.json"
+    made = inventory.create(model, place)
+    (model / "sub" / "a b.txt").write_text("two")
+    hashed: list[str] = []
+    real = inventory.file_sha256
+
+    def failing(path: Path) -> str:
+        hashed.append(path.name)
+        if len(hashed) == 3:
+            raise KeyboardInterrupt
+        return real(path)
+
+    monkeypatch.setattr(inventory, "file_sha256", failing)
+    with pytest.raises(KeyboardInterrupt):
+        inventory.verify(made, model, place, jobs=1)
+    assert [one.path for one in inventory.verify(made, model, place, jobs=1)] == ["sub/a b.txt"]
+    assert [hashed.count(name) for name in hashed[:2]] == [1, 1]  # the two that were finished are not read again
+    assert not list(model.glob(".*verifying"))
 
 
 def test_a_file_that_changed_since_the_interruption_is_hashed_again(model: Path) -> None:
@@ -101,9 +122,9 @@ def test_lines_of_sha256sum_are_written_and_read(model: Path, tmp_path: Path) ->
     sums = tmp_path / "SHA256SUMS"
     made = inventory.create(model, sums)
     assert sums.read_text().splitlines()[0] == f"{made.files[0].sha256}  {made.files[0].path}"
-    assert inventory.verify(inventory.read(sums), model) == ()
+    assert inventory.verify(inventory.read(sums), model, sums) == ()
     (model / "sub" / "a b.txt").write_text("longer than before")
-    assert [one.what for one in inventory.verify(inventory.read(sums), model)] == ["changed"]
+    assert [one.what for one in inventory.verify(inventory.read(sums), model, sums)] == ["changed"]
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])

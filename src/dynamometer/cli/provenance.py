@@ -73,7 +73,7 @@ def verify(folder: Path, manifest: Path | None, allow_added: bool, jobs: int | N
     place = manifest or folder / inventory.NAME
     known = inventory.read(place)
     with _bar("hashing", as_json) as progress:
-        found = inventory.verify(known, folder, jobs or 0, progress, own=place)
+        found = inventory.verify(known, folder, place, jobs or 0, progress)
     bad = [one for one in found if not (allow_added and one.what == "added")]
     _print(found, as_json, f"{len(known.files):,} files are what {place} says")
     if bad:

@@ -73,7 +73,8 @@ def hint(name: str) -> tuple[str, ...]:
 
 
 def resolve(name: str, online: bool = True) -> tuple[Card, ...]:
-    """The card that `name` stands for (a JSON file may hold several); a name that leads nowhere is an error."""
+    """The card that `name` stands for (a JSON file may hold several). Of a hub name that leads nowhere the
+    card says that nothing is known; any other is an error."""
     text = name.strip()
     if not text:
         raise UsageError("the model has no name; give a folder, a README.md, a GGUF file or owner/name")
@@ -85,9 +86,12 @@ def resolve(name: str, online: bool = True) -> tuple[Card, ...]:
         return (found,)
     if text.startswith(("/", "./", "../", "~")) or path.suffix in (".md", ".json", ".gguf", ".safetensors"):
         raise MissingPath(f"{text} is not there; give a model's folder, its README.md, a GGUF file or owner/name")
+    if text.count("/") == 1:
+        asked = "and no hub answered" if online and not _offline() else "and the hub was not asked"
+        why = f"nothing is known of {text}: not in the built-in list, not in the local cache, {asked}"
+        return (Card(text, "its name alone", Named("", (), why)),)
     raise UsageError(
-        f"nothing is known of {text!r}: no such path, not in the built-in list, not in the local cache"
-        f"{', and no hub answered' if online else ''}; give its README.md or folder"
+        f"{text!r} is neither a path, a built-in nor a hub name (owner/name); give its README.md or folder"
     )
 
 
@@ -109,6 +113,8 @@ def _from_path(path: Path) -> Card:
         if cards.front_matter(text) is None and re.search(r"licen[cs]e", path.name, re.I):
             read = identify(text)
             return Card(path.name, path.name, files=(cards.LicenceFile(path.name, cards.part_of(path.name), read),))
+        if path.name.lower() != "readme.md":  # a card by itself: what lies beside it may be of something else
+            return cards.from_readme(text, path.stem, path.name)
         return _with_neighbours(cards.from_readme(text, path.resolve().parent.name, path.name), path.parent)
     return _from_folder(path.parent)
 

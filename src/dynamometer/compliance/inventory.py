@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -60,21 +61,24 @@ def create(
     found = files_of(folder, out)
     if not found:
         raise UsageError(f"{folder} holds no files; give a folder of weights or data shards")
-    journal = out.with_name(f".{out.name}.partial")
-    done = _resume(journal)
+    hashed, unread = _hashed(found, _journal(out), jobs, progress)
+    if unread:
+        name, why = min(unread.items())
+        raise RecordError(f"{folder / name} cannot be read: {why}; make it readable and run again")
+    entries = tuple(hashed[name] for name in sorted(hashed))
+    made = f"{utc(wall_ns()):%Y-%m-%dT%H:%M:%SZ}"
+    name = folder.resolve().name
+    inventory = Inventory(kind=kind, name=name, made=made, files=entries, digest=digest(entries))
     try:
-        with journal.open("ab") as kept:
-            entries = _hash_all(folder, found, done, jobs, progress, kept.write)
-        made = f"{utc(wall_ns()):%Y-%m-%dT%H:%M:%SZ}"
-        name = folder.resolve().name
-        inventory = Inventory(kind=kind, name=name, made=made, files=entries, digest=digest(entries))
         write(inventory, out)
     except OSError as wrong:
-        raise RecordError(
-            f"{wrong.filename or out} failed: {wrong.strerror}; give a readable folder and --out"
-        ) from wrong
-    journal.unlink(missing_ok=True)
+        raise RecordError(f"{out} cannot be written: {wrong.strerror}; give another place with --out") from wrong
+    _journal(out).unlink(missing_ok=True)
     return inventory
+
+
+def _journal(out: Path) -> Path:
+    return out.with_name(f".{out.name}.partial")
 
 
 class _Done(msgspec.Struct, frozen=True):
@@ -99,45 +103,57 @@ def _resume(journal: Path) -> dict[str, _Done]:
     return found
 
 
-def _hash_all(
-    folder: Path,
-    found: Mapping[str, Path],
-    done: Mapping[str, _Done],
-    jobs: int,
-    progress: Progress | None,
-    keep: Callable[[bytes], int],
-) -> tuple[Entry, ...]:
+def _hashed(
+    found: Mapping[str, Path], journal: Path, jobs: int, progress: Progress | None
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """(entries, reasons of what cannot be read), both by name. What the journal holds is not read again."""
     stats = {name: path.stat() for name, path in found.items()}
-    total = sum(stat.st_size for stat in stats.values())
     entries: dict[str, Entry] = {}
-    for name, one in done.items():
+    unread: dict[str, str] = {}
+    for name, one in _resume(journal).items():
         stat = stats.get(name)
         if stat and (stat.st_size, stat.st_mtime_ns) == (one.bytes, one.mtime_ns):
             entries[name] = Entry(name, one.bytes, one.sha256)
+    total, finished = sum(stat.st_size for stat in stats.values()), sum(entry.bytes for entry in entries.values())
     waiting = sorted(set(found) - set(entries), key=lambda name: -stats[name].st_size)
-    finished = sum(entry.bytes for entry in entries.values())
-    with ThreadPoolExecutor(jobs or min(8, os.cpu_count() or 1)) as pool:
+    with _kept(journal) as keep, ThreadPoolExecutor(jobs or min(8, os.cpu_count() or 1)) as pool:
         running = {pool.submit(file_sha256, found[name]): name for name in waiting}
         try:
             for future in as_completed(running):
-                name = running[future]
-                entries[name] = Entry(name, stats[name].st_size, future.result())
-                line = _Done(name, stats[name].st_size, stats[name].st_mtime_ns, entries[name].sha256)
-                keep(msgspec.json.encode(line) + b"\n")
-                finished += stats[name].st_size
+                name, size = running[future], stats[running[future]].st_size
+                try:
+                    entries[name] = Entry(name, size, future.result())
+                    line = _Done(name, size, stats[name].st_mtime_ns, entries[name].sha256)
+                    keep(msgspec.json.encode(line) + b"\n")
+                except OSError as wrong:
+                    unread[name] = wrong.strerror or str(wrong)
+                finished += size
                 if progress:
                     progress(finished, total)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return tuple(entries[name] for name in sorted(entries))
+    return entries, unread
+
+
+@contextmanager
+def _kept(journal: Path) -> Iterator[Callable[[bytes], object]]:
+    """Appends to the journal, line by line; where none can be written nothing is kept, and all is read again."""
+    try:
+        file = journal.open("ab", buffering=0)
+    except OSError:
+        yield lambda line: None
+        return
+    with file:
+        yield file.write
 
 
 def files_of(folder: Path, out: Path | None = None) -> dict[str, Path]:
     """Every file below the folder by its relative name; caches, the manifest and its journal are left out."""
     if not folder.is_dir():
         raise MissingPath(f"{folder} is not a folder; give a folder of weights or data shards")
-    own = {out.resolve(), out.with_name(f".{out.name}.partial").resolve()} if out else set()
+    journals = [out.with_name(f".{out.name}.{end}") for end in ("partial", "verifying")] if out else []
+    own = {path.resolve() for path in ([out, *journals] if out else [])}
     found = {}
     for root, folders, names in os.walk(folder, followlinks=False):
         folders[:] = sorted(set(folders) - _SKIPPED)
@@ -219,47 +235,33 @@ def _from_sums(raw: bytes, path: Path) -> Inventory:
 
 
 def verify(
-    inventory: Inventory, folder: Path, jobs: int = 0, progress: Progress | None = None, own: Path | None = None
+    inventory: Inventory, folder: Path, place: Path, jobs: int = 0, progress: Progress | None = None
 ) -> tuple[Difference, ...]:
-    """Hashes the folder again; nothing: it is what the manifest says. A size that differs is told without hashing."""
-    found = files_of(folder, own)
+    """Hashes the folder again; nothing: it is what the manifest says. A size that differs is told without hashing.
+
+    `place`: the manifest's own path; the journal of an interrupted run is kept beside it, as for `create`.
+    """
+    found = files_of(folder, place)
     listed = {one.path: one for one in inventory.files}
     problems = [Difference("missing", name) for name in listed if name not in found]
     problems += [Difference("added", name, "not in the manifest") for name in found if name not in listed]
-    sized = []
+    sized = {}
     for name, one in listed.items():
         if name in found:
             size = found[name].stat().st_size
             if one.bytes >= 0 and size != one.bytes:
                 problems.append(Difference("changed", name, f"{size:,} bytes instead of {one.bytes:,}"))
             else:
-                sized.append(name)
-    problems += _reread(listed, {name: found[name] for name in sized}, jobs, progress)
+                sized[name] = found[name]
+    journal = place.with_name(f".{place.name}.verifying")
+    hashed, unread = _hashed(sized, journal, jobs, progress)
+    journal.unlink(missing_ok=True)
+    problems += [Difference("damaged", name, f"cannot be read: {why}") for name, why in unread.items()]
+    for name, entry in hashed.items():
+        if entry.sha256 != listed[name].sha256:
+            detail = "same size, other SHA-256" if listed[name].bytes >= 0 else "other SHA-256"
+            problems.append(Difference("changed", name, detail))
     return tuple(sorted(problems, key=lambda one: (one.what, one.path)))
-
-
-def _reread(
-    listed: Mapping[str, Entry], found: Mapping[str, Path], jobs: int, progress: Progress | None
-) -> list[Difference]:
-    """Files whose content is not what is listed, or cannot be read."""
-    sizes = {name: path.stat().st_size for name, path in found.items()}
-    problems, finished = [], 0
-    with ThreadPoolExecutor(jobs or min(8, os.cpu_count() or 1)) as pool:
-        running = {pool.submit(file_sha256, path): name for name, path in found.items()}
-        for future in as_completed(running):
-            name = running[future]
-            finished += sizes[name]
-            try:
-                same = future.result() == listed[name].sha256
-            except OSError as wrong:
-                problems.append(Difference("damaged", name, f"cannot be read: {wrong.strerror}"))
-                continue
-            if not same:
-                sized = "same size, other" if listed[name].bytes >= 0 else "other"
-                problems.append(Difference("changed", name, f"{sized} SHA-256"))
-            if progress:
-                progress(finished, sum(sizes.values()))
-    return problems
 
 
 def compare(before: Inventory, after: Inventory) -> tuple[Difference, ...]:
