@@ -92,6 +92,10 @@ def from_readme(text: str, name: str, origin: str) -> Card:
         return Card(name, origin, names.read(None), notes=(f"the card's front matter is not YAML ({reason})",))
     if not isinstance(table, dict):
         return Card(name, origin, names.read(None), notes=("the card's front matter has no fields",))
+    if len(re.findall(r"^licen[cs]e[ \t]*:", block, re.M)) > 1:  # YAML would silently take the last
+        return Card(
+            name, origin, names.Named("", (), "the card has two lines license:"), bases=_words(table.get("base_model"))
+        )
     return from_fields(table, name, origin)
 
 
@@ -120,12 +124,9 @@ def from_fields(fields: Mapping[object, object], name: str, origin: str) -> Card
 
 
 def _words(value: object) -> tuple[str, ...]:
-    """A string or a list of strings; anything else is nothing."""
-    if isinstance(value, str):
-        return (value.strip(),) if value.strip() else ()
-    if isinstance(value, list | tuple):
-        return tuple(dict.fromkeys(one.strip() for one in value if isinstance(one, str) and one.strip()))
-    return ()
+    """A name or a list of names. What is no name is kept as it is written, for then nobody knows it."""
+    rows = value if isinstance(value, list | tuple) else [value]
+    return tuple(dict.fromkeys(text for one in rows if one is not None and (text := str(one).strip())))
 
 
 def from_json(path: Path) -> list[Card]:
