@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from dynamometer.report.page import Page
+    from dynamometer.report.table import Table
 
 
 def json_text(value: object) -> str:
@@ -19,6 +25,24 @@ def json_text(value: object) -> str:
 
 def print_json(value: object) -> None:
     click.echo(json_text(value))
+
+
+def tell_study(
+    said: Sequence[str], tables: Sequence[Table], page: Callable[[], Page], out: Path | None, values: object = None
+) -> None:
+    """Prints sentences and tables, or `values` as JSON where they are given; writes the page where `out` names one."""
+    from dynamometer.report.html import write_page
+    from dynamometer.report.table import draw, terminal
+
+    written = write_page(page(), out) if out else None
+    if values is not None:
+        return print_json(values)
+    click.echo("\n".join(said) + "\n")
+    for table in tables:
+        draw(table, terminal())
+    if written:
+        click.echo(f"report: {written}")
+    return None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dynamometer.cli.endpoint import Facts, Up
 from dynamometer.engines.recipes import Settings
 from dynamometer.errors import DynoError, Refused, TargetError
 from dynamometer.hardware import gpu, probe, source
+from dynamometer.hardware.formats import bytes_by_kind
 from dynamometer.hardware.gpu import Device
 from dynamometer.hardware.model import Model, decode_flops, kv_bytes_per_token
 from dynamometer.hardware.roofline import arithmetic, rate_of, touched_weights_bytes
@@ -52,7 +53,10 @@ def _model(up: Up, asked: Target, settings: Settings) -> Model | None:
 
 def _of_model(model: Model, settings: Settings) -> Facts:
     try:
-        weights = touched_weights_bytes(model, settings.quantization or "auto", 1)
+        weights = touched_weights_bytes(model, settings.quantization, 1)
+        if model.stored_bytes:  # the file's own bytes, of which a step reads the same share
+            whole = sum(bytes_by_kind(model, settings.quantization).values())
+            weights *= model.stored_bytes / whole
     except DynoError:
         return {}
     return {

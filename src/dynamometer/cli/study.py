@@ -1,13 +1,45 @@
-"""`dyno study`: a study's name in, its cases simulated, a table and a plain verdict out."""
+"""`dyno study`: a study's name in, its cases simulated or its data fitted, a table and a plain verdict out."""
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import cast
 
 import click
 
+from dynamometer.cli import study_effects, study_power, study_surface
 
-@click.command("study", short_help="Answer a ready question by simulation: batching, paged-kv, topology…")
+FITTED = {one.command.name or "": one.command for one in (study_surface, study_effects, study_power)}
+
+
+class Studies(click.Group):
+    """Studies of data are commands with options of their own; every other name is a study that is simulated."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
+        if args and args[0] in self.commands:
+            named = f"{info_name} {args[0]}"
+            return self.commands[args[0]].make_context(
+                named, args[1:], parent, **cast(MutableMapping[str, bool], extra)
+            )
+        return super().make_context(info_name, args, parent, **cast(MutableMapping[str, bool], extra))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return click.Command.parse_args(self, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        return ctx.command.invoke(ctx) if ctx.command is not self else click.Command.invoke(self, ctx)
+
+
+@click.group(
+    "study",
+    cls=Studies,
+    commands=FITTED,
+    subcommand_metavar="",
+    short_help="Answer a ready question: batching, paged-kv, topology, surface, effects, power…",
+)
 @click.argument("name", required=False, default="")
 @click.option("--list", "listing", is_flag=True, help="Name the studies and their questions.")
 @click.option("--repeats", "-k", type=click.IntRange(2), default=3, show_default=True, help="Seeds of every case.")
@@ -15,7 +47,7 @@ import click
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=None, help="Write the result as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | None, as_json: bool) -> None:
-    """Answer a ready question by simulation. NAME is a study of --list or a TOML file.
+    """Answer a ready question. NAME is a study of --list or a TOML file.
 
     \b
     dyno study --list
@@ -23,12 +55,16 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
     dyno study topology --quick
     dyno study my-question.toml --json
 
-    Every figure is simulated, and the table says so. Exit code: 0; 1 a claim of the study did not survive.
+    These are simulated, and the table says so. Exit code: 0; 1 a claim of the study did not survive.
+
+    surface, effects and power fit measured data instead, with options of their own: dyno study surface --help.
     """
     from dynamometer.cli.study_run import catalogue, run
 
     if listing or not name:
         for known, question in catalogue().items():
             click.echo(f"{known:16} {question}")
+        for known, fitted in FITTED.items():
+            click.echo(f"{known:16} {fitted.get_short_help_str(100)} (fits data)")
         return
     raise SystemExit(run(name, repeats, quick, out, as_json))

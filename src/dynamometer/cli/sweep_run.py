@@ -47,9 +47,11 @@ def start(target: Target, workload: Workload, given: SweepOptions, how: DriveOpt
     return measured(folder, Record(plan, experiment), (how.engine, settings), how, given.device)
 
 
-def resume(folder: Path, how: DriveOptions, device: str) -> int:
+def resume(folder: Path, how: DriveOptions, device: str, conclude: Conclude | None = None) -> int:
     """Goes on with a sweep; an engine that dyno had started is started again as it was."""
     record = sweep.read(folder)
+    if record.plan.grid and conclude is None:
+        raise UsageError(f"{folder} is a grid; go on with it: dyno study surface --resume {folder}")
     engine, settings, target = how.engine, ends.settings_of(how, SLOTS), record.experiment.target
     for path in sorted(folder.glob("*/run.json")):
         run = read_run(path.parent)
@@ -58,7 +60,7 @@ def resume(folder: Path, how: DriveOptions, device: str) -> int:
             engine, settings, target = known, kept, there
             break
     record = msgspec.structs.replace(record, experiment=msgspec.structs.replace(record.experiment, target=target))
-    return measured(folder, record, (engine, settings), how, device)
+    return measured(folder, record, (engine, settings), how, device, conclude)
 
 
 def plan_of(given: SweepOptions) -> Plan:

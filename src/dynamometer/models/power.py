@@ -1,7 +1,7 @@
 """Throughput, power and batch in; energy per token as a law, a joint score and a Pareto front out.
 
-Power is that of a named meter: "gpu" (boards alone) or "wall" (the whole machine). The two are never mixed: at the same
-load a wall meter reads 20 to 100 % more.
+Power is that of a named meter: "gpu" (boards alone), "cpu" (processor packages alone) or "wall" (the whole machine).
+They are never mixed: at the same load a wall meter reads 20 to 100 % more than the boards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dynamometer.errors import Refused, UsageError
 from dynamometer.metrics.intervals import student
 from dynamometer.types import Estimate, Fit, Float64
 
-METERS = ("gpu", "wall")
+METERS = ("gpu", "cpu", "wall")
 
 
 class Operating(msgspec.Struct, frozen=True):
@@ -143,4 +143,4 @@ def _check(points: Sequence[Operating]) -> None:
                 f"{point.name}: {point.tokens_per_s:g} tokens/s at {point.power_w:g} W; both must be above 0"
             )
     if len({point.meter for point in points}) > 1:
-        raise UsageError("some points are measured at the GPUs and some at the wall; compare one kind")
+        raise UsageError("the points are of different meters (gpu, cpu, wall); compare those of one")
