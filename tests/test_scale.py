@@ -412,3 +412,118 @@ def test_bad_usage_is_one_line(words: list[str]) -> None:
     if isinstance(found.exception, DynoError):
         assert "\n" not in str(found.exception)
         assert found.exception.exit_code == 2
+
+
+# ── a real fleet's account ──
+
+
+def test_ray_serves_page_tells_asked_and_ready_replicas_apart() -> None:
+    from dynamometer.telemetry.rayserve import readings
+
+    replicas = [{"state": "RUNNING"}, {"state": "STARTING"}, {"state": "STOPPING"}]
+    page = {"applications": {"default": {"deployments": {"Engine": {"target_num_replicas": 2, "replicas": replicas}}}}}
+    found = {one.name: one.value for one in readings(json.dumps(page).encode(), 5)}
+    assert found == {"replicas_asked": 2.0, "replicas_ready": 1.0}
+    assert readings(b'{"applications": {}}', 5) == []
+    with pytest.raises(msgspec.DecodeError):
+        readings(b"<html>", 5)
+
+
+def test_the_samplers_take_ray_serves_page_for_what_it_is() -> None:
+    from dynamometer.telemetry.choice import samplers
+    from dynamometer.telemetry.rayserve import RayServe
+
+    found, _ = samplers("http://127.0.0.1:1/api/serve/applications/", here=False)
+    assert isinstance(found[0], RayServe)
+    assert found[0].read(0) == []
+    assert "cannot be read" in found[0].missing[0]
+
+
+def recorded_fleet(directory: Path) -> Path:
+    """A simulated run with a sensor's replicas beside it: one until 12 s, asked for three at 10 s."""
+    found = run("simulate", "--gpu", "H100", "--model", "llama-3.1-8b", "--rate", "20", "-i", "64", "--output-tokens", "8",
+                "-d", "40s", "--no-band", "--out", str(directory), "--quiet")  # fmt: skip
+    assert found.exit_code == 0, found.output
+    lines = []
+    for second in range(41):
+        for name, value in (("replicas_asked", 1 if second < 10 else 3), ("replicas_ready", 1 if second < 12 else 3)):
+            lines.append({"source": "rayserve", "name": name, "device": "a/b", "at_ns": second * 10**9, "value": value})
+    (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+def test_a_recorded_fleet_gives_the_same_account_as_a_replay(tmp_path: Path) -> None:
+    directory = recorded_fleet(tmp_path / "run")
+    scaled = surge.measured(directory, 5.0, 1.0, 2.0)
+    assert scaled.provenance == "measured"
+    assert scaled.first_scale_s == pytest.approx(10, abs=0.2)  # from the first request that was due
+    assert scaled.first_ready_s == pytest.approx(12, abs=0.2)
+    assert scaled.steady_replicas == 3
+    assert scaled.replica_hours == pytest.approx((10 * 1 + 30 * 3) / 3600, rel=0.03)
+    assert scaled.requests == scaled.answered
+    found = run("scale", str(directory), "--measured", "--surge-at", "5s", "--max", "3", "--min", "1")
+    assert found.exit_code == 0, found.output
+    assert "Replay against the real fleet" in found.output
+
+
+def test_a_run_without_a_sensor_of_replicas_says_how_to_get_one(tmp_path: Path) -> None:
+    directory = recorded_fleet(tmp_path / "run")
+    (directory / "samples.jsonl").unlink()
+    with pytest.raises(UsageError, match="--metrics-url"):
+        surge.measured(directory, 0.0, 1.0)
+
+
+def test_the_surge_is_a_ready_study() -> None:
+    from dynamometer.cli.study_run import read
+
+    study = read("surge")
+    assert study.verb == "scale"
+    assert any("32.1" in note and "47.6" in note and "quoted" in note for note in study.notes)
+    found = run("study", "surge", "--quick", "--repeats", "2", "--json")
+    assert found.exit_code in (0, 1), found.output
+    data = json.loads(found.stdout)
+    assert {row["case"] for row in data["rows"]} == {case.name for case in study.cases}
+    assert all(row["figures"]["replica_hours"]["value"] > 0 for row in data["rows"])
+
+
+@pytest.mark.live
+def test_ray_serves_own_policy_decides_the_same() -> None:
+    config = pytest.importorskip("ray.serve.config")
+    policy = pytest.importorskip("ray.serve.autoscaling_policy")
+    from types import SimpleNamespace
+
+    from dynamometer.policies.autoscale import Pod, Seen
+    from dynamometer.policies.rayserve import RayServe
+
+    chance = np.random.default_rng(1)
+    for _ in range(20):
+        up_s, down_s = float(chance.integers(0, 20)), float(chance.integers(0, 40))
+        factors = (float(chance.uniform(0.2, 2)), float(chance.uniform(0.2, 2)))
+        target = float(chance.uniform(0.5, 5))
+        settings = config.AutoscalingConfig(
+            min_replicas=0, max_replicas=50, target_ongoing_requests=target, upscale_delay_s=up_s,
+            downscale_delay_s=down_s, upscaling_factor=factors[0], downscaling_factor=factors[1],
+        )  # fmt: skip
+        ours = RayServe(target, 0, 50, up_s, down_s, None, factors[0], factors[1])
+        state, asked, running, load = {}, 1, 1, 0.0
+        for tick in range(1500):
+            if tick % 50 == 0:
+                load = float(chance.choice([0.0, 1.0, 5.0, 40.0, 200.0]))
+            if tick % 7 == 0:
+                running = asked
+            seen = Seen(tick / 10, asked, tuple(Pod(0) for _ in range(running)), round(load * 1000))
+            choice, ours = ours.step("control", seen)
+            context = SimpleNamespace(
+                config=settings, current_num_replicas=running, target_num_replicas=asked, total_num_requests=load,
+                policy_state=state,
+            )  # fmt: skip
+            theirs = policy._get_cold_start_scale_up_replicas(context)
+            if theirs is None:
+                raw, _ = policy._core_replica_queue_length_policy(context)
+                scaled = policy._apply_scaling_factors(raw, running, settings)
+                if running == 0 and scaled > 0:
+                    theirs = scaled
+                else:
+                    theirs, state = policy._apply_delay_logic(max(0, scaled), asked, settings, state, tick / 10)
+            assert choice.replicas == min(max(theirs, 0), 50)
+            asked = choice.replicas

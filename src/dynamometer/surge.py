@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from dynamometer import options as opt
 from dynamometer.decisions.scaling import Answers, Frame, Scaled, account
 from dynamometer.errors import UsageError
 from dynamometer.hardware.coldstart import ColdStart
-from dynamometer.policies.autoscale import Course
+from dynamometer.policies.autoscale import Change, Course, Moment
 from dynamometer.policies.scalers import Named, ray, scaler
 from dynamometer.record.store import open_run
 from dynamometer.sim.asks import sequences
@@ -125,6 +126,69 @@ def probe(case: Case) -> Probe:
         0.0,
         opt.duration(case.probe, "delay", 0.0, where),
     )
+
+
+_ANSWERED = """
+select min(at_ns) filter (kind = 'due') / 1e9 as due, min(at_ns) filter (kind = 'chunk') / 1e9 as first,
+  max(at_ns) filter (kind = 'chunk') / 1e9 as last, bool_or(kind = 'error') as failed, bool_or(kind = 'done') as done
+from events e join requests r using (request) where r.phase = 'load'
+group by request having due is not null order by due
+"""
+_SEEN = """
+select name, at_ns / 1e9 as at_s, sum(value)::integer as n from samples
+where name in ('replicas_asked', 'replicas_ready') group by name, at_ns order by at_ns
+"""
+
+
+def measured(directory: Path, surge_s: float, late_s: float, usd_per_hour: float | None = None) -> Scaled:
+    """The same account of a real fleet: a run's own answers, and its replicas where a sensor saw them.
+
+    Raises UsageError where no sensor saw them. Times count from the first request that was due.
+    """
+    with closing(open_run(directory)) as connection:
+        rows = connection.execute(_ANSWERED).fetchall()
+        seen = connection.execute(_SEEN).fetchall()
+    if not rows:
+        raise UsageError(f"{directory} has no request of a load; give another run")
+    if not seen:
+        raise UsageError(
+            f"{directory} does not know how many replicas there were; run dyno bench with --metrics-url "
+            "http://HOST:8265/api/serve/applications/ beside Ray Serve"
+        )
+    zero_s = float(rows[0][0])
+    good = [row for row in rows if row[4] and row[1] is not None]
+    due, first, last = (np.array([float(row[column]) - zero_s for row in good]) for column in range(3))
+    end_s = float(rows[-1][0]) - zero_s
+    failed = sum(bool(row[3]) for row in rows)
+    answers = Answers(due, first, last, failed, len(rows) - len(good) - failed)
+    course = _seen([(str(name), float(at_s) - zero_s, int(n)) for name, at_s, n in seen], answers, end_s)
+    initial = _first(course)
+    return account(answers, course, Frame(surge_s, end_s, late_s, initial, usd_per_hour, "measured"))
+
+
+def _first(course: Course) -> int:
+    return next((n for at_s, n in reversed(course.ready_s) if at_s <= 0), course.ready_s[0][1] if course.ready_s else 0)
+
+
+def _seen(samples: list[tuple[str, float, int]], answers: Answers, end_s: float) -> Course:
+    """Samples of a second as the course of a fleet: a change is dated to the sample that first shows it."""
+    asked = [(at_s, n) for name, at_s, n in samples if name == "replicas_asked"]
+    ready = [(at_s, n) for name, at_s, n in samples if name == "replicas_ready"]
+    changes = tuple(Change(at_s, a, b, b, "") for (_, a), (at_s, b) in pairwise(asked) if a != b)
+    held = [(at_s, n) for (at_s, n), (_, before) in zip(ready[1:], ready, strict=False) if n != before]
+    both = dict(asked)
+    moments = tuple(_moment(at_s, both.get(at_s, n), n, answers) for at_s, n in ready if at_s <= end_s)
+    inside = [(max(0.0, at_s), max(n, both.get(at_s, n))) for at_s, n in ready if at_s <= end_s]
+    ends = [*(at_s for at_s, _ in inside[1:]), end_s]
+    replica_s = sum(max(0.0, until_s - at_s) * n for (at_s, n), until_s in zip(inside, ends, strict=True))
+    return Course(changes, moments, (), replica_s, answers.open, end_s, (*ready[:1], *held))
+
+
+def _moment(at_s: float, asked: int, ready: int, answers: Answers) -> Moment:
+    """In flight by the client's own clock; waiting: those of them without a first token."""
+    sent = answers.due_s <= at_s
+    waits = int((sent & (answers.first_s > at_s)).sum())
+    return Moment(at_s, asked, ready, max(asked, ready), waits, int((sent & (answers.last_s > at_s)).sum()))
 
 
 class Factor(msgspec.Struct, frozen=True):

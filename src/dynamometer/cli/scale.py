@@ -41,6 +41,8 @@ class ScaleOptions(msgspec.Struct, frozen=True):
     price: float | None
     lint: bool
     sensitivity: bool
+    measured: bool
+    surge_at: str
     manifests: Path | None
     name: str
     seed: int
@@ -105,6 +107,10 @@ _ANSWER = (
     ),
     click.option("--price", type=click.FloatRange(0), default=None, help="USD per GPU and hour; gives the cost."),
     click.option("--lint", is_flag=True, help="Judge the settings only; exit code 1 for one that cannot work."),
+    click.option(
+        "--measured", is_flag=True, help="Beside the replay: what TRAFFIC itself measured, and the difference."
+    ),
+    click.option("--surge-at", default="0s", show_default=True, metavar="TIME", help="When TRAFFIC began to rise."),
     click.option("--sensitivity", is_flag=True, help="Say which setting to change first: some 14 more replays."),
     click.option(
         "--manifests", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Write Kubernetes manifests."

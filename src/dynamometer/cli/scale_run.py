@@ -70,8 +70,40 @@ def run(given: ScaleOptions, workload: Workload, raw: Mapping[str, object]) -> i
             effects = surge.effects(load, setup, case, given.seed, lambda text: click.echo(f"trying {text}", err=True))
         if given.manifests is not None:
             _write_manifests(given, case, engine, raw)
+    if given.measured:
+        if given.traffic is None:
+            raise UsageError("--measured needs TRAFFIC, the run of a real fleet")
+        late_s, at_s = seconds(given.late, "--late"), seconds(given.surge_at, "--surge-at")
+        scaled = {"measured": surge.measured(given.traffic, at_s, late_s, given.price), **scaled}
     notes = tuple(dict.fromkeys(note for (_, notes), _, _ in cases.values() for note in notes))
     return _tell(given, scaled, tuple(findings), effects, notes)
+
+
+def once(settings: Mapping[str, str | int | float | bool]) -> dict[str, float]:
+    """The figures of one replay, for a study. `settings`: options of the verb by their long names."""
+    from dynamometer.cli.scale import command
+
+    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    with command.make_context("scale", words) as context:
+        given = options.values(context.params, ScaleOptions)
+        workload = options.workload(options.values(context.params, options.WorkloadOptions))
+        engine = str(context.params["profile"])
+        setup, _ = _setup(context.params, engine)
+        case = _case(given, _written(given), (setup, engine, given.policy or "hpa"), context.params)
+        scaled, _ = surge.replay(_traffic(given, workload), setup, case, given.seed)
+    found = {
+        "first_scale_s": scaled.first_scale_s,
+        "first_ready_s": scaled.first_ready_s,
+        "scale_out_s": scaled.scale_out_s,
+        "p99_ms": scaled.p99_ms,
+        "ttft_p99_ms": scaled.ttft_p99_ms,
+        "late_share": scaled.late_share.value,
+        "lost": float(scaled.dropped + scaled.unanswered),
+        "flaps": float(scaled.flaps),
+        "peak_replicas": float(scaled.peak_replicas),
+        "replica_hours": scaled.replica_hours,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _name(engines: list[str], policies: list[str], engine: str, policy: str) -> str:
@@ -109,7 +141,7 @@ def _traffic(given: ScaleOptions, workload: Workload) -> surge.Traffic:
     if given.traffic is not None:
         if not given.traffic.is_dir():
             raise UsageError(f"{given.traffic} is no recorded run; give a run's folder, or nothing for the surge")
-        return surge.recorded(given.traffic)
+        return surge.recorded(given.traffic, seconds(given.surge_at, "--surge-at"))
     filled = msgspec.structs.replace(workload, input_tokens=workload.input_tokens or "512")
     if given.arrivals is not None or given.rate is not None:
         law = Load(given.arrivals or "poisson", 0, given.rate or 0.0, options.pairs(given.arrival_options, "--arrival"))

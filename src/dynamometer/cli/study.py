@@ -38,6 +38,7 @@ class Studies(click.Group):
     cls=Studies,
     commands=FITTED,
     subcommand_metavar="",
+    context_settings={"allow_interspersed_args": True},  # a group's options else end at the study's name
     short_help="Answer a ready question: batching, paged-kv, topology, surface, effects, power…",
 )
 @click.argument("name", required=False, default="")

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 import click
 import msgspec
@@ -42,7 +43,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`options` hold for every case; `vary` crosses every case with every value."""
+    """`options` hold for every case; `vary` crosses every case with every value. `verb`: whose options, and figures,
+    they are: simulate or scale.
+    """
 
     question: str
     options: _SETTINGS
@@ -51,6 +54,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     claims: tuple[Claim, ...] = ()
     vary: dict[str, tuple[str | int | float, ...]] = {}
     notes: tuple[str, ...] = ()
+    verb: Literal["simulate", "scale"] = "simulate"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -131,10 +135,19 @@ def _cases(study: Study) -> list[tuple[str, _SETTINGS]]:
 def _row(name: str, settings: _SETTINGS, study: Study, repeats: int, quick: bool) -> Row:
     """One case over its seeds; a case that cannot run says why."""
     try:
-        drawn = [_once({**settings, "seed": seed}, quick) for seed in range(repeats)]
+        once = _scaled if study.verb == "scale" else _once
+        drawn = [once({**settings, "seed": seed}, quick) for seed in range(repeats)]
     except DynoError as refused:
         return Row(name, {}, str(refused))
     return Row(name, {figure: _spread([d[figure] for d in drawn if figure in d], figure) for figure in study.figures})
+
+
+def _scaled(settings: _SETTINGS, quick: bool) -> dict[str, float]:
+    """One seed of one case of `dyno scale`."""
+    from dynamometer.cli.scale_run import once
+
+    short = {"before": "5s", "over": "5s", "hold": "5s", "to": "100"}
+    return once({**settings, **short} if quick else settings)
 
 
 def _once(settings: _SETTINGS, quick: bool) -> dict[str, float]:

@@ -42,6 +42,8 @@ class Told(msgspec.Struct, frozen=True):
 def tables(told: Told) -> tuple[Table, ...]:
     """Account, lint and sensitivity, in the order in which they are read."""
     made = [accounts(told)]
+    if "measured" in told.scaled and len(told.scaled) > 1:
+        made.append(differences(told))
     if told.findings:
         made.append(findings(told.findings))
     if told.effects:
@@ -72,6 +74,30 @@ def accounts(told: Told) -> Table:
     notes = (*told.notes, *dict.fromkeys(note for s in columns for note in s.notes))
     quoted = tuple(f"quoted: {name}: {value}" for name, value in told.quoted)
     return Table(f"The surge ({' and '.join(kinds)})", ("", *told.scaled), rows, (*notes, *quoted))
+
+
+def differences(told: Told) -> Table:
+    """Replay against what was measured, figure by figure; a replay that says more than was seen has a +."""
+    real = told.scaled["measured"]
+    others = {name: s for name, s in told.scaled.items() if name != "measured"}
+    asked = (
+        ("first asked for more (s)", [s.first_scale_s for s in (real, *others.values())]),
+        ("first new replica ready (s)", [s.first_ready_s for s in (real, *others.values())]),
+        ("all of them ready (s)", [s.scale_out_s for s in (real, *others.values())]),
+        ("replicas at the end", [float(s.steady_replicas) for s in (real, *others.values())]),
+        ("P99 of the answer (ms)", [s.p99_ms for s in (real, *others.values())]),
+        ("P99 of the first token (ms)", [s.ttft_p99_ms for s in (real, *others.values())]),
+        ("replica-hours", [s.replica_hours for s in (real, *others.values())]),
+    )
+    rows = tuple((name, _number(values[0]), *(_difference(v, values[0]) for v in values[1:])) for name, values in asked)
+    return Table("Replay against the real fleet", ("", "measured", *others), rows)
+
+
+def _difference(value: float | None, real: float | None) -> str:
+    if value is None or real is None:
+        return _number(value)
+    share = f" ({(value - real) / real:+.0%})" if real else ""
+    return f"{significant(value)}{share}"
 
 
 def findings(found: Sequence[Finding]) -> Table:

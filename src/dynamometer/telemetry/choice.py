@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from dynamometer.errors import TargetError
 from dynamometer.plugins import available
+from dynamometer.telemetry import rayserve
 from dynamometer.telemetry.nvml import Nvml
 from dynamometer.telemetry.prometheus import Prometheus
 from dynamometer.telemetry.sampler import Sampler
@@ -15,7 +18,8 @@ def samplers(metrics_url: str, here: bool) -> tuple[tuple[Sampler, ...], tuple[s
     found: list[Sampler] = []
     missing: list[str] = []
     if metrics_url:
-        found.append(Prometheus(metrics_url))
+        ray = urlsplit(metrics_url).path.rstrip("/") == rayserve.PATH
+        found.append(rayserve.RayServe(metrics_url) if ray else Prometheus(metrics_url))
     if not here:
         missing.append("host and GPU of the engine (it runs elsewhere; name an exporter's page with --metrics-url)")
     elif available("pynvml"):
