@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("show", "Print one run's figures."),
     "tail": ("tail", "Say what was different about a run's slow requests."),
     "export": ("export", "Write a run's rows as Parquet, CSV or JSON lines."),
+    "import": ("import_file", "Read the results of AIPerf, GuideLLM, vLLM bench or llm-d into a record."),
     "compare": ("compare", "Compare two runs, with intervals, a noise floor and gates."),
     "sweep": ("sweep", "Find the load range, the knee, or the highest rate within an objective."),
     "fit": ("fit", "Fit a saturation curve to runs at several loads."),

@@ -38,7 +38,7 @@ def _doubt(doubt: Doubt) -> str:
 def _what(summary: Summary) -> str:
     """`Measured: 212 tokens/s and 3.3 requests/s with 4.0 in flight; …`"""
     metrics = summary.metrics
-    word = "Simulated" if summary.driver is Provenance.SIMULATED else "Measured"
+    word = {Provenance.MEASURED: "Measured", Provenance.SIMULATED: "Simulated"}.get(summary.driver, "Quoted")
     parts = []
     if metrics.output_tokens_per_s is not None:
         parts.append(f"{significant(metrics.output_tokens_per_s)} output tokens/s")
