@@ -86,5 +86,5 @@ def test_the_front_holds_what_nothing_beats_in_both() -> None:
 def test_gpu_and_wall_power_are_not_compared() -> None:
     with pytest.raises(UsageError, match="of different meters"):
         power.pareto([Operating("a", 1, 1, "gpu"), Operating("b", 1, 1, "wall")])
-    with pytest.raises(UsageError, match="one of gpu, wall"):
+    with pytest.raises(UsageError, match="one of gpu, cpu, wall"):
         power.energy(Operating("a", 1, 1, "rack"))

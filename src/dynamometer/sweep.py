@@ -20,6 +20,7 @@ from dynamometer.types import Experiment, Load, Run, Workload
 
 NAME = "sweep.json"
 ENDED = ("complete", "invalid")
+FEWEST = 5  # requests of a run that is to say anything of a rate
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -162,6 +163,11 @@ def _next(folder: Path, record: Record) -> tuple[Experiment, Step] | Ended:
         if tried and tried[-1].spoilt:
             return Ended(f"the client, not the engine, ends the search: {tried[-1].spoilt}")
         coming = next_rate([one.trial for one in tried], plan.rates)
+        if coming.at is not None and coming.at * plan.duration_s < FEWEST:
+            return Ended(
+                f"at {coming.at:.3g} requests/s a run of {plan.duration_s:g} s holds fewer than {FEWEST} requests; "
+                "give a longer --duration to look there"
+            )
     if coming.at is None:
         return Ended(coming.reason)
     closed = plan.levels is not None

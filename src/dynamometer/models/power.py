@@ -72,7 +72,7 @@ def fit_energy(batch: Float64, joules: Float64, level: float = 0.9) -> Fit:
         if len(np.unique(batch[stay])) >= 2:
             a, b, _ = _energy_line(batch[stay], joules[stay])
             left_out += list((a + b / value) / joules[~stay] - 1)
-    half = student(max(1, len(batch) - 2), level) * np.sqrt(np.maximum(np.diag(covariance), 0))
+    half = (student(max(1, len(batch) - 2), level) * np.sqrt(np.maximum(np.diag(covariance), 0))).tolist()
     n = len(batch)
     parameters = {
         "e0": Estimate(e0, max(0.0, e0 - half[0]), e0 + half[0], n, "J/token", level, "t; each token by itself"),

@@ -55,7 +55,7 @@ def contradiction(one: Told) -> str:
     at0, at1 = surface.printed_form(np.array([b0, b1]), np.array([s0, s1])).tolist()
     return (
         "The printed form 12500/(1 + 0.0043·b^0.82·s^1.37) contradicts its own table: "
-        f"at batch {b0:g} and length {s0:g} it gives {significant(at0)} tokens/s, its table says it gives {said0:,.0f}; "
+        f"at batch {b0:g} and length {s0:g} it gives {significant(at0)} tokens/s, its table says {said0:,.0f}; "
         f"at {b1:g} and {s1:g} {significant(at1)} and {said1:,.0f}. "
         "It falls with the batch where the table rises. "
         f"On these points it misses by {one.printed_miss:.0%} as printed, by {one.refit_miss:.1%} with free constants."

@@ -21,6 +21,9 @@ from dynamometer.types import Objective
 from dynamometer.units import show, significant
 
 
+SCATTER = 0.25  # held-out error beyond which a sweep has measured something else than the engine
+
+
 class Searched(msgspec.Struct, frozen=True):
     """A search for the highest rate within an objective. `capacity` None: no rate met it."""
 
@@ -40,6 +43,11 @@ def level_verdict(found: Curve) -> str:
         said = f"No knee was seen: {fitted.knee.method}; {top}."
     else:
         said = f"The knee is at {show(fitted.knee)}; {top}."
+    if fitted.chosen.spread > SCATTER:
+        said += (
+            f" The runs scatter by {fitted.chosen.spread:.0%} around the curve, so trust none of this: measure longer, "
+            "or on a machine that does nothing else."
+        )
     return f"{said} {_limits(found.points)}"
 
 
