@@ -116,6 +116,7 @@ class Fleet:
         self._resize(0.0, plan.initial)
         for member in self._members:
             self._becomes_ready(member, 0.0)
+        self._idle_before(plan.probe)
         feed = OpenFeed(sequences, self._submit, self._no_more)
         timeline.wake(feed, feed.wake_s)
         self._every(plan.probe.every_s, self._read)
@@ -130,6 +131,13 @@ class Fleet:
             if collects:
                 gc.enable()
         return self._course(max(end_s, plan.until_s))
+
+    def _idle_before(self, probe: Probe) -> None:
+        """A mean over a window reaches back before the load, when the fleet had nothing to do."""
+        for step in range(math.floor(probe.window_s / probe.every_s), 0, -1):
+            self._totals.append((-step * probe.every_s, 0.0))
+            for member in self._members:
+                member.readings.append((-step * probe.every_s, 0.0))
 
     def _every(self, period_s: float, act: Callable[[float], None]) -> None:
         """Calls `act` at 0 and every period, by whole multiples so that no error adds up, while there is reason to."""
