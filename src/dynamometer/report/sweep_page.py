@@ -20,7 +20,6 @@ from dynamometer.report.table import Table, figure_text
 from dynamometer.types import Objective
 from dynamometer.units import show, significant
 
-
 SCATTER = 0.25  # held-out error beyond which a sweep has measured something else than the engine
 
 
