@@ -26,6 +26,7 @@ from dynamometer.engines.inprocess import Engine
 from dynamometer.errors import RecordError, TargetError, UsageError
 from dynamometer.record import manifest
 from dynamometer.record.clock import Origin, RunClock, continued, now_ns, origin
+from dynamometer.record.live_page import shown_live
 from dynamometer.record.log import SampleLog, WireLog, main_log, reached, shards
 from dynamometer.schedule import build as schedule_of
 from dynamometer.telemetry.host import Host
@@ -64,6 +65,7 @@ class Beside(msgspec.Struct, frozen=True):
     workers: int = 0  # client processes; 0 = as many as the load needs
     missing: tuple[str, ...] = ()  # sensors that are not there, beyond what the samplers say
     engine: Engine | None = None  # one inside this process, to be asked in place of an endpoint
+    prometheus: int = 0  # port on loopback where the run's own histograms are shown; 0: nowhere
 
 
 def ready_inside(engine: Engine, experiment: Experiment, sense_check: bool = True) -> Ready:
@@ -149,7 +151,8 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
     log = WireLog(main_log(directory), begun.monotonic_ns)
     report: ClientReport | None = None
     try:
-        with pauses, beside(samplers, clock.now_ns, sample_log.append) as missing:
+        page = shown_live(directory, beside_load.prometheus)
+        with page, pauses, beside(samplers, clock.now_ns, sample_log.append) as missing:
             if beside_load.engine is not None:
                 report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, on_progress)
             else:

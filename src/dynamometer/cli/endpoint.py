@@ -72,7 +72,13 @@ def endpoint(target: Target, engine: str, settings: Settings, console: Console, 
 
 def settings_of(given: DriveOptions, slots: int) -> Settings:
     """How an engine is to be started; `slots` where the user named none."""
-    return Settings(slots=given.slots or slots, threads=given.threads, quantization=given.quantization)
+    return Settings(
+        slots=given.slots or slots,
+        threads=given.threads,
+        quantization=given.quantization,
+        python=given.python,
+        image=given.image,
+    )
 
 
 def served_before(target: Target, facts: Mapping[str, str | int | float]) -> tuple[str, Settings, Target]:
@@ -88,7 +94,7 @@ def served_before(target: Target, facts: Mapping[str, str | int | float]) -> tup
 
 def _again(settings: Settings) -> Facts:
     """What lets the engine of a run be started again as it was."""
-    return {SERVED + name: getattr(settings, name) for name in ("slots", "threads", "quantization")}
+    return {SERVED + name: getattr(settings, name) for name in ("slots", "threads", "quantization", "python", "image")}
 
 
 def look(experiment: Experiment, up: Up, given: DriveOptions, console: Console) -> measure.Ready:
@@ -137,6 +143,7 @@ def one(
                 workers=given.workers,
                 missing=up.missing,
                 engine=up.engine,
+                prometheus=given.prometheus,
             )
         )
 

@@ -27,6 +27,9 @@ _TARGET = (
     click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Extra request header."),
     click.option("--body", "body", multiple=True, metavar="KEY=JSON", help="Extra field of the request body."),
     click.option("--insecure", is_flag=True, help="Do not verify the TLS certificate."),
+    click.option(
+        "--retries", type=click.IntRange(0), default=0, help="Obey a Retry-After of 429 or 503 so often.  [default: no]"
+    ),
     click.option("--timeout", default="600s", show_default=True, metavar="TIME", help="Longest wait for one answer."),
 )
 
@@ -71,6 +74,15 @@ _DRIVE = (
     ),
     click.option("--threads", type=click.IntRange(0), default=0, help="Its threads.  [default: room for the client]"),
     click.option(
+        "--prometheus",
+        type=click.IntRange(0, 65535),
+        default=0,
+        metavar="PORT",
+        help="Show the run's own histograms at 127.0.0.1:PORT/metrics while it runs.",
+    ),
+    click.option("--python", default="", metavar="PATH", help="Interpreter of the environment where it lives."),
+    click.option("--image", default="", help="Its container image, where it is no command here."),
+    click.option(
         "--workers", type=click.IntRange(0), default=0, help="Client processes.  [default: as many as needed]"
     ),
     click.option("--metrics-url", default="", help="The engine's Prometheus page.  [default: found beside it]"),
@@ -109,6 +121,9 @@ class DriveOptions(msgspec.Struct, frozen=True):
     no_sense_check: bool
     as_json: bool
     quiet: bool
+    prometheus: int = 0
+    python: str = ""
+    image: str = ""
 
 
 class TargetOptions(msgspec.Struct, frozen=True):
@@ -120,6 +135,7 @@ class TargetOptions(msgspec.Struct, frozen=True):
     body: tuple[str, ...]
     insecure: bool
     timeout: str
+    retries: int
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True):
@@ -164,6 +180,7 @@ def target(options: TargetOptions) -> Target:
         body=body,
         insecure=options.insecure,
         timeout_s=seconds(options.timeout, "--timeout"),
+        retries=options.retries,
     )
 
 

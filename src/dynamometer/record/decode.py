@@ -14,7 +14,7 @@ import msgspec
 from dynamometer.engines.dialect import Dialect, Parser
 from dynamometer.engines.reply import Reply, assemble
 from dynamometer.errors import RecordError
-from dynamometer.record.log import BODY, CANCEL, DUE, END, ERROR, HEADERS, PLAN, RETRY, SENT, read_frames
+from dynamometer.record.log import BODY, CANCEL, DUE, END, ERROR, HEADERS, PLAN, RETRY, SENT, Frame, read_frames
 from dynamometer.record.rows import Events, Fact, Plan, Rows
 from dynamometer.types import Chunk, Event, EventKind
 
@@ -99,6 +99,29 @@ def replay(
     for request, now in opened.items():
         if now.facts:
             yield Told(request, _close(now, request, CANCEL, last_ns, INTERRUPT))
+
+
+class Live:
+    """The same while the log grows: frames go in one by one, a request comes out when it ends, warm-up too."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._opened: dict[int, _Open] = {}
+        self.plans: dict[int, Plan] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and have not ended, as far as the frames tell."""
+        return sum(any(fact.kind is EventKind.SENT for fact in now.facts) for now in self._opened.values())
+
+    def take(self, frame: Frame) -> Told | None:
+        kind, request, at_ns, payload = frame
+        now = self._opened.get(request)
+        if kind == BODY and now is not None and now.parser is not None:
+            now.body_bytes += len(payload)
+            now.facts += now.parser.feed(payload, at_ns)
+            return None
+        return _frame(self._opened, self._dialect, self.plans, frame)
 
 
 def _frame(

@@ -62,8 +62,8 @@ def _table(tail: Tail) -> Table:
     notes = [f"More than the others by: {parts}."] if parts else []
     if rows:
         notes.append(
-            "slow, others: means; effect: rank correlation, 1 when every slow request has more of it than every other; of the slow: those"
-            " beyond 95 % of the others; chance: by Holm over all that was looked at."
+            "slow, others: means; effect: rank correlation, 1 when every slow request has more of it than every other;"
+            " of the slow: those beyond 95 % of the others; chance: by Holm over all that was looked at."
         )
     title = f"{_name(tail)} ({significant(tail.limit_ms)} ms): {tail.slow:,} of {tail.requests:,} requests"
     return Table(title, COLUMNS, rows or (("nothing found", *[""] * 7),), tuple(notes))
