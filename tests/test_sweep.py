@@ -118,7 +118,7 @@ def within(rate: float, wait_s: float) -> float:
 
 
 def test_the_highest_rate_is_that_of_the_queue_s_theory(tmp_path: Path) -> None:
-    plan = Plan(rates=RateRules(attainment=0.9, confirmations=1), duration_s=200.0)
+    plan = Plan(rates=RateRules(attainment=0.9, confirmations=1), duration_s=80.0)
     wanted = record(plan, "ttft_p90<160ms", output="1")  # three services: waits of two are within
     sweep.begin(tmp_path, wanted)
     drive, _ = driver(QUEUE)

@@ -67,6 +67,13 @@ class Ended(msgspec.Struct, frozen=True):
     stopped: bool = False
 
 
+class Known(msgspec.Struct, frozen=True):
+    """What was read of runs that have ended, so that each is read once."""
+
+    points: dict[Path, Point]
+    trials: dict[Path, Tried]
+
+
 Drive = Callable[[Experiment, Path], Run]  # measures into a new directory, or goes on with the run that is in it
 Tell = Callable[[Step], None]
 
@@ -109,12 +116,13 @@ def _same(record: Record) -> Record:
 
 def run(folder: Path, record: Record, drive: Drive, tell: Tell) -> Ended:
     """Measures until enough is known. Ctrl-C ends it with what it has."""
+    known = Known({}, {})
     try:
         for place in _runs(folder):
             if read_run(place).status not in ENDED and not _finish(place, drive):
                 return Ended("interrupted", stopped=True)
         while True:
-            following = _next(folder, record)
+            following = _next(folder, record, known)
             if isinstance(following, Ended):
                 return following
             experiment, step = following
@@ -150,16 +158,21 @@ def _ended(folder: Path) -> list[Path]:
     return [place for place in _runs(folder) if read_run(place).status in ENDED]
 
 
-def _next(folder: Path, record: Record) -> tuple[Experiment, Step] | Ended:
+def _next(folder: Path, record: Record, known: Known) -> tuple[Experiment, Step] | Ended:
     plan, done = record.plan, _ended(folder)
     if plan.grid:
         return _next_cell(record, done)
     if plan.levels is not None:
-        known = [_level(point) for point in points(folder)]
-        coming = next_level(known, plan.levels)
+        for place in done:
+            if place not in known.points:
+                known.points[place] = read_point(place)
+        coming = next_level([_level(known.points[place]) for place in done], plan.levels)
     else:
         assert plan.rates is not None
-        tried = trials(folder)
+        for place in done:
+            if place not in known.trials:
+                known.trials[place] = read_trial(place)
+        tried = [known.trials[place] for place in done]
         if tried and tried[-1].spoilt:
             return Ended(f"the client, not the engine, ends the search: {tried[-1].spoilt}")
         coming = next_rate([one.trial for one in tried], plan.rates)
