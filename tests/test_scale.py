@@ -377,6 +377,8 @@ def test_lint_alone_exits_with_one_for_a_setting_that_cannot_work() -> None:
 def test_a_manifest_is_replayed_and_judged(tmp_path: Path) -> None:
     written = run(*QUICK, "--manifests", str(tmp_path / "k8s"), "--target", "48")
     assert written.exit_code == 0
+    again = run(*QUICK[:1], "--manifest", str(tmp_path / "k8s" / "hpa.yaml"), *QUICK[1:])
+    assert again.exit_code == 0, again.output
     text = (tmp_path / "k8s" / "hpa.yaml").read_text().replace("llm_in_flight", "DCGM_FI_DEV_GPU_UTIL")
     (tmp_path / "gpu.yaml").write_text(text)
     assert run("scale", "--lint", "--manifest", str(tmp_path / "gpu.yaml")).exit_code == 1
@@ -395,6 +397,10 @@ def test_a_manifest_is_replayed_and_judged(tmp_path: Path) -> None:
         ["--set", "nonsense=1"],
         ["--cold-start", "soon"],
         ["--from", "0"],
+        ["--to", "90000", "--hold", "60s"],
+        ["--measured"],
+        ["--arrivals", "poisson"],
+        ["--arrivals", "trace"],
         ["--over", "0s"],
         ["--profile", "nothing"],
         ["--manifest", "not-there.yaml"],
@@ -421,7 +427,8 @@ def test_ray_serves_page_tells_asked_and_ready_replicas_apart() -> None:
     from dynamometer.telemetry.rayserve import readings
 
     replicas = [{"state": "RUNNING"}, {"state": "STARTING"}, {"state": "STOPPING"}]
-    page = {"applications": {"default": {"deployments": {"Engine": {"target_num_replicas": 2, "replicas": replicas}}}}}
+    engine = {"target_num_replicas": 2, "replicas": replicas}
+    page = {"applications": {"default": {"deployments": {"Engine": engine}}}}
     found = {one.name: one.value for one in readings(json.dumps(page).encode(), 5)}
     assert found == {"replicas_asked": 2.0, "replicas_ready": 1.0}
     assert readings(b'{"applications": {}}', 5) == []
@@ -441,8 +448,8 @@ def test_the_samplers_take_ray_serves_page_for_what_it_is() -> None:
 
 def recorded_fleet(directory: Path) -> Path:
     """A simulated run with a sensor's replicas beside it: one until 12 s, asked for three at 10 s."""
-    found = run("simulate", "--gpu", "H100", "--model", "llama-3.1-8b", "--rate", "20", "-i", "64", "--output-tokens", "8",
-                "-d", "40s", "--no-band", "--out", str(directory), "--quiet")  # fmt: skip
+    words = "--gpu H100 --model llama-3.1-8b --rate 20 -i 64 --output-tokens 8 -d 40s --no-band --quiet --out"
+    found = run("simulate", *words.split(), str(directory))
     assert found.exit_code == 0, found.output
     lines = []
     for second in range(41):

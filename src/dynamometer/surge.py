@@ -32,6 +32,7 @@ from dynamometer.types import Experiment, Float64
 
 PROBE = ("scrape", "window", "delay")
 _LONGEST_S = 4 * 3600.0
+_MOST = 2_000_000  # some minutes
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -59,6 +60,10 @@ class Case(msgspec.Struct, frozen=True):
 
 def traffic(experiment: Experiment, due_s: Float64, surge_s: float) -> Traffic:
     """An experiment's requests at these times."""
+    if len(due_s) > _MOST:
+        raise UsageError(
+            f"the load has {len(due_s):,} requests; a replay takes at most {_MOST:,}: lower rate or length"
+        )
     asked = list(sequences(experiment, due_s))
     end_s = experiment.duration_s or (float(due_s[-1]) if len(due_s) else 0.0)
     if not asked:

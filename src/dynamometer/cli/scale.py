@@ -146,7 +146,11 @@ def command(**given: object) -> None:
     raise SystemExit(run(found, options.workload(options.values(given, options.WorkloadOptions)), given))
 
 
-_OF_A_REPLICA = {"count", "routing", "disaggregate", "phases", "predict"}  # options of dyno simulate without a use here
+_ELSEWHERE = {"count", "routing", "disaggregate", "phases", "predict"}  # options of dyno simulate without a use here
+_ROUTING = click.option(
+    "--routing", default="least-loaded", show_default=True, help="least-loaded, round-robin, two-choices, affinity."
+)
 for _add in reversed((*_SCALER, *_SURGE, *_ANSWER, *_ENGINE, *_RULES, *_CALIBRATION)):
     command = _add(command)
-command.params = [one for one in command.params if one.name not in _OF_A_REPLICA or one.name == "routing"]
+command.params = [one for one in command.params if one.name not in _ELSEWHERE]
+command = _ROUTING(command)

@@ -22,6 +22,7 @@ from dynamometer.decisions.scaling import Scaled
 from dynamometer.errors import RecordError, UsageError
 from dynamometer.hardware import coldstart
 from dynamometer.policies.scalers import OPTIONS, Named
+from dynamometer.report.manifests import Deployed
 from dynamometer.schedule import build as schedule_of
 from dynamometer.sim.fleet import METRICS
 from dynamometer.sim.setup import Setup
@@ -30,6 +31,7 @@ from dynamometer.units import seconds
 
 # an engine's own name of a metric -> the replay's
 KNOWN = {
+    **{f"llm_{name.replace('-', '_')}": name for name in METRICS},  # as the manifests here name them
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "kv-cache",
@@ -57,6 +59,8 @@ def run(given: ScaleOptions, workload: Workload, raw: Mapping[str, object]) -> i
         for engine in engines
         for policy in policies
     }
+    if given.manifests is not None:
+        Deployed(given.name)  # a name that is none is told before the replay
     load = _traffic(given, workload)
     scaled: dict[str, Scaled] = {}
     findings: list[scale_lint.Finding] = []
@@ -198,14 +202,7 @@ def _case(given: ScaleOptions, written: Written, what: tuple[Setup, str, str], r
     devices = int(str(raw["tp"])) * int(str(raw["pp"]))
     price = given.price * devices if given.price is not None else None
     start = _start(given, engine)
-    return surge.Case(named, start, metric, probe, initial, _routing(raw), seconds(given.late, "--late"), price)
-
-
-def _routing(raw: Mapping[str, object]) -> str:
-    """Least-loaded unless another rule is named: a router that ignores load fills what has just started last."""
-    context = click.get_current_context()
-    chosen = context.get_parameter_source("routing") is not click.core.ParameterSource.DEFAULT
-    return str(raw["routing"]) if chosen else "least-loaded"
+    return surge.Case(named, start, metric, probe, initial, str(raw["routing"]), seconds(given.late, "--late"), price)
 
 
 def _metric(given: ScaleOptions, written: Written, policy: str) -> str:
@@ -316,7 +313,7 @@ def _lint_only(given: ScaleOptions, written: Written, policies: list[str]) -> in
 
 
 def _write_manifests(given: ScaleOptions, case: surge.Case, engine: str, raw: Mapping[str, object]) -> None:
-    from dynamometer.report.manifests import Deployed, write
+    from dynamometer.report.manifests import write
 
     whole_s = sum(seconds(str(getattr(given, name)), f"--{name}") for name in ("over", "hold"))
     assert given.manifests is not None

@@ -14,7 +14,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from dynamometer.metrics.intervals import effective_n, order, refused
+from dynamometer.metrics.intervals import effective_n, order, refused, share
 from dynamometer.metrics.quantiles import weighted
 from dynamometer.policies.autoscale import Course
 from dynamometer.types import Decision, Estimate, Float64
@@ -139,7 +139,7 @@ def account(answers: Answers, course: Course, frame: Frame) -> Scaled:
         dropped=answers.refused,
         unanswered=answers.open,
         late=late,
-        late_share=_share(late + answers.refused, answers.asked),
+        late_share=share(_lost(answers, ttft_ms, frame.late_s), ""),
         flaps=flaps([(c.at_s, c.after - c.before) for c in course.changes]),
         replica_hours=hours,
         usd=usd,
@@ -222,20 +222,16 @@ def _points(course: Course, frame: Frame) -> tuple[Point, ...]:
     return tuple(made)
 
 
-def _share(count: int, of: int) -> Estimate:
-    if not of:
-        return Estimate(None, None, None, 0, "", method="no request")
-    p, z = count / of, 1.96
-    middle = (p + z * z / (2 * of)) / (1 + z * z / of)
-    half = z / (1 + z * z / of) * math.sqrt(p * (1 - p) / of + (z / (2 * of)) ** 2)
-    return Estimate(p, max(0.0, middle - half), min(1.0, middle + half), of, "", method="Wilson")
+def _lost(answers: Answers, ttft_ms: Float64, late_s: float) -> Float64:
+    """1 for each request that was late or lost, the answered ones in the order in which they were due."""
+    flags = (ttft_ms > late_s * 1e3)[np.argsort(answers.due_s, kind="stable")]
+    return np.concatenate([flags.astype(np.float64), np.ones(answers.refused + answers.open)])
 
 
 def _notes(answers: Answers, course: Course) -> tuple[str, ...]:
-    made = ["late requests come in runs, so the interval of their share is too narrow for the next surge"]
-    if answers.open:
-        made.append(f"{answers.open:,} requests were still open at {course.end_s:,.0f} s, when the watch ended")
-    return tuple(made)
+    if not answers.open:
+        return ()
+    return (f"{answers.open:,} requests were still open at {course.end_s:,.0f} s, when the watch ended",)
 
 
 def _decide(found: Scaled, course: Course, frame: Frame) -> Decision:
