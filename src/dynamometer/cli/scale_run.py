@@ -31,7 +31,10 @@ from dynamometer.units import seconds
 
 # an engine's own name of a metric -> the replay's
 KNOWN = {
-    **{f"llm_{name.replace('-', '_')}": name for name in METRICS},  # as the manifests here name them
+    **{f"{start}{name.replace('-', '_')}": name for name in METRICS for start in ("", "llm_")},  # as manifests do
+    "requests_processing": "running",
+    "queue": "waiting",
+    "concurrency": "in-flight",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "kv-cache",
