@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -206,25 +208,11 @@ def test_bad_usage_is_one_clear_line(args: list[str], said: str) -> None:
 
 @pytest.mark.real
 def test_a_sweep_of_the_packaged_model_on_llama_cpp(tmp_path: Path) -> None:
-    args = [
-        "--to",
-        "8",
-        "--slots",
-        "4",
-        "-n",
-        "4",
-        "-d",
-        "6s",
-        "--output-tokens",
-        "8",
-        "--runs",
-        "5",
-        "--out",
-        str(tmp_path / "s"),
-    ]
-    result = CliRunner().invoke(command, [*args, "--json", "--no-sense-check"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    size = ["--to", "8", "--slots", "4", "-n", "4", "-d", "6s", "--output-tokens", "8", "--runs", "5", "-o", "s"]
+    words = [sys.executable, "-m", "dynamometer", "sweep", *size, "--json", "--no-sense-check"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["driver"] == "measured"
     assert len(found["points"]) >= 4
     facts = read_run(tmp_path / "s" / "c0001").engine

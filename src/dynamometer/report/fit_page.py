@@ -159,7 +159,7 @@ def little(points: Sequence[Point]) -> Table:
 def goodput_figure(points: Sequence[Point], x: Sequence[float], axis: str) -> Figure | None:
     """Goodput against load with its intervals; None where no run has one."""
     rows: list[Row] = [
-        {"series": str(point.driver), "x": at, "y": good.value, "low": good.low, "high": good.high}
+        {"series": str(point.driver), "kind": "point", "x": at, "y": good.value, "low": good.low, "high": good.high}
         for point, at in zip(points, x, strict=True)
         if (good := point.goodput).value is not None
     ]

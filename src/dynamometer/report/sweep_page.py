@@ -145,7 +145,9 @@ def rate_pictures(found: Searched) -> tuple[Figure, ...]:
         low, high = wilson(trial.good, trial.total, trial.design_effect, found.rules.level)
         share = 100 * trial.good / trial.total
         series = str(found.points[0].driver)
-        rows.append({"series": series, "x": trial.rate, "y": share, "low": 100 * low, "high": 100 * high})
+        rows.append(
+            {"series": series, "kind": "point", "x": trial.rate, "y": share, "low": 100 * low, "high": 100 * high}
+        )
     rules = [Rule(100 * found.rules.attainment, "wanted", "y")]
     if found.capacity and found.capacity.rate.value:
         rules.append(Rule(found.capacity.rate.value, "highest that meets it"))
