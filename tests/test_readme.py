@@ -1,4 +1,4 @@
-"""The README's commands, run. Addresses are those of a real server here and long runs are cut short; no more changes."""
+"""The README's commands, run against a real server here, with long runs cut short; nothing else is changed."""
 
 from __future__ import annotations
 

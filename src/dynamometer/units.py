@@ -23,7 +23,7 @@ def _split(text: str, what: str, wanted: str) -> tuple[float, str]:
 
 
 def seconds(text: str, what: str = "duration") -> float:
-    """"500ms", "30s", "5m", "1h" or a bare number of seconds, in seconds."""
+    """ "500ms", "30s", "5m", "1h" or a bare number of seconds, in seconds."""
     value, unit = _split(text, what, "a time such as 30s, 500ms or 5m")
     if unit not in _SECONDS:
         raise UsageError(f"{what} is {text!r}; the unit must be one of ns, us, ms, s, m, h")
@@ -31,7 +31,7 @@ def seconds(text: str, what: str = "duration") -> float:
 
 
 def count(text: str, what: str = "count") -> int:
-    """"32k" is 32 × 1024 (the field's habit for token lengths), "1M" is 10^6, a bare number is itself."""
+    """ "32k" is 32 × 1024 (the field's habit for token lengths), "1M" is 10^6, a bare number is itself."""
     value, unit = _split(text, what, "a number such as 512 or 32k")
     scale = {"": 1, "k": 1024, "K": 1024, "M": 10**6}.get(unit)
     if scale is None or value * scale != int(value * scale):
@@ -40,7 +40,7 @@ def count(text: str, what: str = "count") -> int:
 
 
 def byte_size(text: str, what: str = "size") -> int:
-    """"24GB" or "24GiB" in bytes; the two differ by 7 %."""
+    """ "24GB" or "24GiB" in bytes; the two differ by 7 %."""
     value, unit = _split(text, what, "a size such as 24GB or 24GiB")
     if unit.lower() not in _BYTES:
         raise UsageError(f"{what} is {text!r}; the unit must be B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
