@@ -118,7 +118,7 @@ def of_trace(load: Load, workload: Workload) -> Load:
 def experiment(given: BenchOptions, target: Target, workload: Workload, load: Load) -> Experiment:
     """The experiment that the options describe.
 
-    Without a stop rule a closed loop asks 15 requests a stream, 60 at least, for two minutes at most; an open loop
+    Without a stop rule a closed loop asks 15 requests a stream, 80 at least (a P95 needs 72), for two minutes at most; an open loop
     runs one minute; a trace and a list of steps run to their end.
     """
     from dynamometer.decisions.gate import objectives
@@ -129,7 +129,7 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
         raise UsageError(f"--duration is {given.duration!r}; give a time above 0, e.g. 60s")
     requests = given.requests or 0
     if not requests and not duration_s and load.law == "closed":
-        requests, duration_s = max(60, 15 * load.concurrency), 120.0
+        requests, duration_s = max(80, 15 * load.concurrency), 120.0
     elif not requests and not duration_s and load.law not in ("trace", "step"):
         duration_s = 60.0
     return Experiment(

@@ -93,7 +93,7 @@ def experiment_of(given: SimulateOptions, workload: Workload, raw: Mapping[str, 
     load = _load(raw)
     requests, duration_s = given.requests or 0, _seconds(given.duration)
     if not requests and not duration_s and load.law == "closed":
-        requests = max(60, 15 * load.concurrency)
+        requests = max(80, 15 * load.concurrency)
     elif not requests and not duration_s and load.law != "trace":
         duration_s = 60.0
     label = f"c{load.concurrency}" if load.law == "closed" else f"{load.law}-{load.rate:g}rps"
