@@ -118,8 +118,8 @@ def of_trace(load: Load, workload: Workload) -> Load:
 def experiment(given: BenchOptions, target: Target, workload: Workload, load: Load) -> Experiment:
     """The experiment that the options describe.
 
-    Without a stop rule a closed loop asks 15 requests a stream, 80 at least (a P95 needs 72), for two minutes at most; an open loop
-    runs one minute; a trace and a list of steps run to their end.
+    Without a stop rule a closed loop asks 15 requests a stream, 80 at least (a P95 needs 72), for two minutes at most;
+    an open loop runs one minute; a trace and a list of steps run to their end.
     """
     from dynamometer.decisions.gate import objectives
     from dynamometer.units import seconds
