@@ -32,10 +32,10 @@ class Experts(nn.Module):
         weights, chosen = torch.topk(torch.softmax(self.router(flat).float(), dim=-1), self.top_k, dim=-1)
         order = torch.argsort(chosen.reshape(-1), stable=True)
         token = order // self.top_k
-        sizes = torch.histc(chosen.reshape(-1).float(), self.gate_up.shape[0], 0, self.gate_up.shape[0] - 1)
+        sizes = counts(chosen, self.gate_up.shape[0])
         rows = flat[token]
-        gate, up = product(rows, self.gate_up, sizes).chunk(2, dim=-1)
-        out = product(F.silu(gate) * up, self.down, sizes)
+        gate, up = product(rows, self.gate_up, sizes, getattr(self, "gate_up_scale", None)).chunk(2, dim=-1)
+        out = product(F.silu(gate) * up, self.down, sizes, getattr(self, "down_scale", None))
         out = out * weights.reshape(-1)[order].to(out.dtype)[:, None]
         mixed = torch.zeros_like(flat).index_add_(0, token, out)
         if self.shared is not None:
@@ -43,12 +43,27 @@ class Experts(nn.Module):
         return mixed.view_as(x)
 
 
-def product(rows: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Rows sorted by expert times each expert's weight [experts, out, in]. `sizes`: rows of each expert."""
+def counts(chosen: torch.Tensor, experts: int) -> torch.Tensor:
+    """How many rows each expert gets; without a copy to the host, so that a graph can hold it."""
+    return (chosen.reshape(-1, 1) == torch.arange(experts, device=chosen.device)).sum(0)
+
+
+def product(
+    rows: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor, scale: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rows sorted by expert times each expert's weight [experts, out, in]. `sizes`: rows of each expert.
+
+    With a `scale` [experts, out] the weights are in fp8, and the rows are put in fp8 too.
+    """
+    ends = torch.cumsum(sizes, 0).to(torch.int32)
+    if scale is not None:
+        each = rows.abs().amax(dim=1).float().clamp(min=1e-12) / 448.0
+        low = (rows / each[:, None]).to(weights.dtype)
+        return torch._scaled_grouped_mm(
+            low, weights.transpose(-2, -1), each, scale, offs=ends, out_dtype=rows.dtype, use_fast_accum=True
+        )
     if rows.is_cuda and rows.dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm"):
-        ends = torch.cumsum(sizes, 0).to(torch.int32)
-        out: torch.Tensor = torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends)
-        return out
-    counts = [int(n) for n in sizes.tolist()]
-    parts = [F.linear(part, weights[e]) for e, part in enumerate(rows.split(counts)) if len(part)]
+        return torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends)
+    pieces = rows.split([int(n) for n in sizes.tolist()])
+    parts = [F.linear(piece, weights[e]) for e, piece in enumerate(pieces) if len(piece)]
     return torch.cat(parts)

@@ -51,24 +51,39 @@ def scaled(time: Estimate, amount: float, unit: str) -> Estimate:
     return Estimate(amount / time.value, low, high, time.n, unit, time.level, time.method)
 
 
-def table(found: Found) -> Table:
-    """One row a case, one column a figure; refusals become notes."""
+def in_unit(time: Estimate, factor: float, unit: str) -> Estimate:
+    """The same figure in another unit."""
+    value, low, high = (None if x is None else x * factor for x in (time.value, time.low, time.high))
+    return Estimate(value, low, high, time.n, unit, time.level, time.method)
+
+
+def tables(found: Found) -> tuple[Table, ...]:
+    """One row a case, one column a figure; a table for each value of what is varied first. Refusals become notes."""
     keys = list(dict.fromkeys(key for row in found.rows for key in row.at))
-    figures = list(dict.fromkeys(name for row in found.rows for name in row.figures))
-    units = {name: _unit(found.rows, name) for name in figures}
+    groups = dict.fromkeys(str(row.at.get(keys[0], "")) for row in found.rows) if len(keys) > 1 else {"": None}
+    made = [_table(found, keys, group) for group in groups]
+    machine = ", ".join(f"{name} {value}" for name, value in found.machine.items())
+    last = made[-1]
+    return (*made[:-1], msgspec.structs.replace(last, notes=(*last.notes, *found.notes, f"{found.driver} on {machine}")))
+
+
+def _table(found: Found, keys: Sequence[str], group: str) -> Table:
+    """The rows whose first key has this value; "" takes all."""
+    rows = [row for row in found.rows if not group or str(row.at.get(keys[0], "")) == group]
+    shown = keys[1:] if group else keys
+    figures = list(dict.fromkeys(name for row in rows for name in row.figures))
+    units = {name: _unit(rows, name) for name in figures}
     lines = [
         (
-            " · ".join(str(row.at[key]) for key in keys if key in row.at),
+            " · ".join(str(row.at[key]) for key in shown if key in row.at),
             *(figure_text(row.figures.get(name)) for name in figures),
         )
-        for row in found.rows
+        for row in rows
         if row.figures
     ]
-    missing = [f"{' · '.join(str(v) for v in row.at.values())}: {row.refused}" for row in found.rows if row.refused]
-    heads = (" · ".join(keys), *(f"{_name(name)}{units[name]}" for name in figures))
-    machine = ", ".join(f"{name} {value}" for name, value in found.machine.items())
-    notes = (*found.notes, *missing, f"{found.driver} on {machine}")
-    return Table(found.question, heads, tuple(lines), notes)
+    missing = [f"{' · '.join(str(row.at[k]) for k in shown if k in row.at)}: {row.refused}" for row in rows if row.refused]
+    heads = (" · ".join(shown), *(f"{_name(name)}{units[name]}" for name in figures))
+    return Table(f"{found.study}: {group}" if group else found.study, heads, tuple(lines), tuple(missing))
 
 
 def _name(figure: str) -> str:

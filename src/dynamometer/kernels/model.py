@@ -140,6 +140,11 @@ def build(sizes: Sizes, device: str, dtype: torch.dtype, seed: int = 0) -> Decod
     return Decoder(sizes, layers, device, dtype).eval()
 
 
+def weight_bytes(model: nn.Module) -> int:
+    """Bytes of all weights; one that two parts share counts once."""
+    return sum({p.data_ptr(): p.nbytes for p in model.parameters()}.values())
+
+
 def rotary(sizes: Sizes, places: int, device: str, dtype: torch.dtype, base: float = 500000.0) -> torch.Tensor:
     """[2, places, size / 2]: cosines and sines."""
     size = sizes.rope_size or sizes.head_size

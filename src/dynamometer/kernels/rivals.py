@@ -7,6 +7,7 @@ what many people do by mistake: it computes every pair and throws most away.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 
@@ -26,8 +27,8 @@ _SDPA = {
     "sdpa math": SDPBackend.MATH,
 }
 PREFILL = (
-    "unfused", *_SDPA, "FlashAttention-3", "FlexAttention", "ours, portable", "ours, Hopper",
-    "dense mask", "FlexAttention, masked", "ours, portable, masked", "ours, Hopper, masked",
+    "unfused", *_SDPA, "FlashAttention-3", "FlexAttention", "ours portable", "ours Hopper",
+    "dense mask", "FlexAttention masked", "ours portable masked", "ours Hopper masked",
 )  # fmt: skip
 DECODE = ("sdpa flash", "sdpa cudnn", "sdpa math", "FlashAttention-3", "ours")
 _FA3 = ("fa3_fwd_interface", "flash_attn_interface")
@@ -60,11 +61,11 @@ def prefill(name: str, at: Inputs, mask: Mask) -> Call:
         "unfused": _unfused,
         "dense mask": _dense_mask,
         "FlexAttention": lambda a, _: _flex(a, FULL),
-        "FlexAttention, masked": _flex,
-        "ours, portable": lambda a, _: _portable(a, FULL),
-        "ours, portable, masked": _portable,
-        "ours, Hopper": lambda a, _: _hopper(a, FULL),
-        "ours, Hopper, masked": _hopper,
+        "FlexAttention masked": _flex,
+        "ours portable": lambda a, _: _portable(a, FULL),
+        "ours portable masked": _portable,
+        "ours Hopper": lambda a, _: _hopper(a, FULL),
+        "ours Hopper masked": _hopper,
     }
     return makers[name](at, mask)
 
@@ -105,11 +106,16 @@ def _sdpa(name: str, at: Inputs, causal: bool) -> Call:
 
 
 def _tried(call: Call, at: Inputs) -> Call:
-    """The call, if it runs once; else its reason in one line."""
-    try:
-        call(at)
-    except RuntimeError as wrong:
-        raise UsageError(f"refuses: {str(wrong).strip().splitlines()[0][:110]}") from wrong
+    """The call, if it runs once; else its reason in one line. SDPA gives its reasons as warnings."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            call(at)
+        except RuntimeError as wrong:
+            told = [str(one.message).partition(" (Triggered")[0] for one in said]
+            reasons = [line for line in told if "not used because" not in line and "runtime disabled" not in line]
+            line = (reasons or [str(wrong)])[0].strip().splitlines()[0]
+            raise UsageError(f"refuses: {line[:140]}") from wrong
     return call
 
 
@@ -163,7 +169,41 @@ def _flash3(at: Inputs) -> Call:
 
 
 def _flex(at: Inputs, mask: Mask) -> Call:
+    """FlexAttention with a block mask, in the fastest of the tile sizes that are tried here."""
     _needs_gpu(at)
+    if mask.full:
+        return _flexed(at, mask, 128, None)
+    tried = []
+    for size, options in _FLEX_TILES:
+        try:
+            call = _flexed(at, mask, size, options)
+        except UsageError:
+            continue
+        tried.append((_quick_ms(call, at), len(tried), call))
+    if not tried:
+        raise UsageError("FlexAttention takes none of the tile sizes that are tried here")
+    return min(tried)[2]
+
+
+_FLEX_TILES: tuple[tuple[int | tuple[int, int], dict[str, int] | None], ...] = (
+    (128, None),
+    ((64, 64), {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}),
+    ((64, 128), {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4}),
+    ((128, 64), {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8}),
+)
+
+
+def _quick_ms(call: Call, at: Inputs) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(5):
+        call(at)
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 5
+
+
+def _flexed(at: Inputs, mask: Mask, size: int | tuple[int, int], options: dict[str, int] | None) -> Call:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     length, window, sinks = at.q.shape[2], mask.window, mask.sinks
@@ -175,11 +215,9 @@ def _flex(at: Inputs, mask: Mask) -> Call:
     def masked(b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
         return (j <= i) & ((i - j < window) | (j < sinks) | (i >= first_dense))
 
-    size = (64, 64) if not mask.full else 128  # 64 was the fastest of FlexAttention's own sizes for this mask
-    blocks = create_block_mask(
-        causal if mask.full else masked, None, None, length, length, device=str(at.q.device), BLOCK_SIZE=size
-    )
-    options = None if mask.full else {"BLOCK_M": 64, "BLOCK_N": 64}
+    rule = causal if mask.full else masked
+    blocks = create_block_mask(rule, None, None, length, length, device=str(at.q.device), BLOCK_SIZE=size)
+    torch.compiler.reset()  # each shape is its own kernel, and torch gives up after a few of one function
     compiled = torch.compile(flex_attention, dynamic=False)
     shared = at.q.shape[1] != at.k.shape[1]
     return _tried(lambda a: compiled(a.q, a.k, a.v, block_mask=blocks, enable_gqa=shared, kernel_options=options), at)

@@ -10,16 +10,15 @@ import torch
 from dynamometer.errors import UsageError
 from dynamometer.kernels import rivals
 from dynamometer.kernels.backends import Backend
-from dynamometer.kernels.found import Row
+from dynamometer.kernels.found import Row, in_unit
 from dynamometer.kernels.mask import Mask
 from dynamometer.kernels.model import Attend, build, rotary
 from dynamometer.kernels.rivals import Inputs
 from dynamometer.kernels.shapes import LLAMA_8B
 from dynamometer.kernels.timing import Now, timed
-from dynamometer.types import Estimate
 
 ATTENTIONS = (
-    "sdpa flash", "sdpa cudnn", "FlashAttention-3", "FlexAttention, masked", "ours, Hopper", "ours, Hopper, masked",
+    "sdpa flash", "sdpa cudnn", "FlashAttention-3", "FlexAttention masked", "ours Hopper", "ours Hopper masked",
 )  # fmt: skip
 
 
@@ -54,10 +53,9 @@ def layer_stack(length: int, layers: int, mask: Mask, backend: Backend, now_ns: 
         try:
             attention = attend(name, mask)
             with torch.inference_mode():
-                time = timed(partial(model, tokens, rope, attention, None, 0), backend, now_ns, 0.5, graph=False)
+                time = timed(partial(model.__call__, tokens, rope, attention, None, 0), backend, now_ns, 0.5, graph=False)
         except (UsageError, torch.OutOfMemoryError) as refused:
             rows.append(Row(where, refused=str(refused).splitlines()[0]))
             continue
-        value, low, high = (None if x is None else x * 1e3 for x in (time.value, time.low, time.high))
-        rows.append(Row(where, {"time_ms": Estimate(value, low, high, time.n, "ms", time.level, time.method)}))
+        rows.append(Row(where, {"time_ms": in_unit(time, 1e3, "ms")}))
     return rows

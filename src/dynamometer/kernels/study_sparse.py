@@ -17,7 +17,7 @@ from dynamometer.errors import UsageError
 from dynamometer.kernels import reference, rivals
 from dynamometer.kernels.backends import Backend
 from dynamometer.kernels.ceilings import Ceilings, ceilings
-from dynamometer.kernels.found import Found, Row, exactly, scaled
+from dynamometer.kernels.found import Found, Row, exactly, in_unit, scaled
 from dynamometer.kernels.machine import describe
 from dynamometer.kernels.mask import FULL, Mask, Shape, floor_s, useful_flops
 from dynamometer.kernels.rivals import Inputs, is_masked
@@ -124,7 +124,7 @@ def _prefill_figures(
     time = timed(partial(call, at), backend, now_ns, budget_s)
     floor = floor_s(mask, shape, top.flops.value or math.nan, top.bandwidth.value or math.nan)
     figures = {
-        "time_ms": scaled_time(time, 1e3, "ms"),
+        "time_ms": in_unit(time, 1e3, "ms"),
         "useful": scaled(time, useful_flops(mask, shape) / 1e12, "TFLOP/s"),
         "roofline": exactly(floor / (time.value or math.nan), "", "floor over measured median"),
         "error": exactly(wrong, "", "against float64, sampled rows"),
@@ -132,12 +132,6 @@ def _prefill_figures(
     if backend.name != "cpu":
         figures["extra_mib"] = exactly(extra / 2**20, "MiB", "allocator's peak, answer included")
     return figures
-
-
-def scaled_time(time: Estimate, factor: float, unit: str) -> Estimate:
-    """The same time in another unit."""
-    value, low, high = (None if x is None else x * factor for x in (time.value, time.low, time.high))
-    return Estimate(value, low, high, time.n, unit, time.level, time.method)
 
 
 def _decode_rows(shape: Shape, mask: Mask, options: Options, backend: Backend, now_ns: Now, top: Ceilings) -> list[Row]:
@@ -168,7 +162,7 @@ def _decode_rows(shape: Shape, mask: Mask, options: Options, backend: Backend, n
                 Row(
                     where,
                     {
-                        "time_ms": scaled_time(time, 1e3, "ms"),
+                        "time_ms": in_unit(time, 1e3, "ms"),
                         "roofline": exactly(share, "", "bytes of keys and values over measured median"),
                         "error": exactly(wrong, "", "against float64"),
                     },

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length", "window", "sinks", "kv_heads", "shared_by", "splits", "split_keys"])
 def cache_kernel(
     q,
     k,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts", "heads"])
 def join_kernel(
     part_o,
     part_m,

@@ -91,8 +91,8 @@ def _pass_over(first, last, full, empty):
 
 @gluon.jit
 def _own(n, leading_own, gap, is_dense, GROUP: gl.constexpr):
-    """Place in the ring of the n-th block that this warpgroup takes: all but one gap; of a dense task, every third pair."""
-    return gl.where(is_dense, (n // 2 * GROUPS + GROUP) * 2 + n % 2, gl.where(n < leading_own, n, n + gap))
+    """Place in the ring of the n-th block that this warpgroup takes: all but one gap; of a dense task, every third."""
+    return gl.where(is_dense, n * GROUPS + GROUP, gl.where(n < leading_own, n, n + gap))
 
 
 @gluon.jit
@@ -258,8 +258,7 @@ def _attend(GROUP: gl.constexpr, o, q_ring, o_ring, rings, bars, parts, sizes, s
         own_high = gl.minimum(row // 64 + GROUP + 1, (length + 63) // 64)
         gap = gl.maximum(own_low - gl.maximum(low, sinks // 64), 0)
         leading_own = gl.minimum(gl.maximum(sinks // 64 - low, 0), own_low - low) + leading
-        rest = gl.minimum(gl.maximum(count % (2 * GROUPS) - 2 * GROUP, 0), 2)
-        number = gl.where(is_dense, count // (2 * GROUPS) * 2 + rest, leading + own_high - low - gap)
+        number = gl.where(is_dense, (count - GROUP + GROUPS - 1) // GROUPS, leading + own_high - low - gap)
         row = gl.where(is_dense, row, row + GROUP * 64)
         mapped = (leading_own, gap, leading, low, is_dense)
         edges = (row, window, sinks)
@@ -292,7 +291,7 @@ def _attend(GROUP: gl.constexpr, o, q_ring, o_ring, rings, bars, parts, sizes, s
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["chunks", "tiles", "length", "window", "sinks", "chunk_blocks", "heads", "shared_by"])
 def window_kernel(
     q,
     k,
