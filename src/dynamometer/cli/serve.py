@@ -33,8 +33,10 @@ def command(
     MODEL is a path, a hub's name, or nothing for the packaged SmolLM2-135M-Instruct. What stands after `--` is handed
     to the engine as it is. Nothing is left running, also after kill -9.
 
-    \b dyno serve llamacpp dyno serve llamacpp model.gguf --slots 4 --context 4096 dyno serve vllm /models/qwen
-    --python /opt/vllm/bin/python -- --enforce-eager
+    \b
+    dyno serve llamacpp
+    dyno serve llamacpp model.gguf --slots 4 --context 4096
+    dyno serve vllm /models/qwen --python /opt/vllm/bin/python -- --enforce-eager
 
     Exit code: 0 stopped by Ctrl-C; 2 bad usage; 3 the engine could not be started or ended by itself.
     """
