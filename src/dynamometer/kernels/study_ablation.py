@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worst: float = 1.05
 
 
-QUICK: Mapping[str, str | int] = {"rounds": 4, "text_tokens": 256, "batch": 2, "context": 64}
+QUICK: Mapping[str, str | int] = {"rounds": 9, "text_tokens": 256, "batch": 2, "context": 64}
 
 
 class Text(msgspec.Struct, frozen=True):
