@@ -1,4 +1,6 @@
-"""A GPU in; the error of our kernels against float64 at awkward shapes out. Run: python benchmarks/device/check_kernels.py
+"""A GPU in; the error of our kernels against float64 at awkward shapes out.
+
+Run: python benchmarks/device/check_kernels.py
 
 Leaves with 1 if an error is above 0.004 (bf16 rounds at 0.004) or anything is NaN. The same portable kernels run in
 Triton's interpreter in the tests; the Hopper kernel has no interpreter, so this is its test.

@@ -1,8 +1,12 @@
-"""`dyno probe`: this machine in, its real memory bandwidth out; and the batch that a bandwidth allows."""
+"""`dyno probe`: this machine in; what its memory and its devices really reach out, and the batch that this allows."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+
+from dynamometer.cli.study_measured import Chosen, measure, study_options
 
 
 @click.group("probe", short_help="Measure this machine's real bandwidth.")
@@ -87,6 +91,44 @@ def batch(sample: str, latency: str, as_json: bool, **chosen: object) -> None:
         "samples a second, blind to latency, weights and memory"
     )
     return None
+
+
+@command.command("device")
+@study_options
+def device(chosen: Chosen) -> None:
+    """Memory, launches, links and products of models' shapes on a GPU or other device, beside the datasheet.
+
+    \b
+    dyno probe device
+    dyno probe device --device cpu --quick
+    dyno probe device -o probe.csv
+    """
+    measure("probe", chosen)
+
+
+@command.command("steps")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--device", default="auto", show_default=True, help="cuda, rocm, npu, mlu, xpu, mps, cpu or auto.")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Vary it: model=llama-3.1-8b, batches=1,16.")
+@click.option("--quick", is_flag=True, help="A tiny model, to see that it works here.")
+def steps(folder: Path, device: str, pairs: tuple[str, ...], quick: bool) -> None:
+    """Run a model's layers with random weights and log every step for dyno simulate --calibrate FOLDER.
+
+    \b
+    dyno probe steps log --set model=llama-3.1-8b
+    dyno simulate --calibrate log --rate 4 --requests 200
+    """
+    from dynamometer.cli.study_measured import backend_of
+    from dynamometer.plugins import optional
+    from dynamometer.record.clock import now_ns
+
+    optional("torch", "silicon")
+    from dynamometer.kernels import options
+    from dynamometer.kernels import steps as log
+
+    chosen = options.parse(log.Options, log.QUICK if quick else {}, pairs)
+    count = log.run(chosen, backend_of(device), now_ns, lambda line: click.echo(line, err=True), folder)
+    click.echo(f"{count:,} steps in {folder}; dyno simulate --calibrate {folder} reads them")
 
 
 def _bandwidth(device: str, stated: str) -> tuple[float, str, bool]:

@@ -1,4 +1,4 @@
-"""`dyno study`: a study's name in, its cases simulated or its data fitted, a table and a plain verdict out."""
+"""`dyno study`: a study's name in, its cases simulated, measured or fitted, a table and a plain verdict out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import cast
 
 import click
 
-from dynamometer.cli import study_effects, study_power, study_surface
+from dynamometer.cli import study_effects, study_measured, study_power, study_surface
 
 FITTED = {one.command.name or "": one.command for one in (study_surface, study_effects, study_power)}
+MEASURED = {one.name or "": one for one in study_measured.commands()}
 
 
 class Studies(click.Group):
-    """Studies of data are commands with options of their own; every other name is a study that is simulated."""
+    """Studies that fit or measure are commands with options of their own; every other name is one that is simulated."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
@@ -36,7 +37,7 @@ class Studies(click.Group):
 @click.group(
     "study",
     cls=Studies,
-    commands=FITTED,
+    commands={**FITTED, **MEASURED},
     subcommand_metavar="",
     context_settings={"allow_interspersed_args": True},  # a group's options else end at the study's name
     short_help="Answer a ready question: batching, paged-kv, topology, surface, effects, power…",
@@ -59,6 +60,9 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
     These are simulated, and the table says so. Exit code: 0; 1 a claim of the study did not survive.
 
     surface, effects and power fit measured data instead, with options of their own: dyno study surface --help.
+
+    sparse-attention, fused-attention, ablation, cpu-isa, edge, graph-support and quantization-gpu measure on this
+    machine; they need pip install 'dynamometer[silicon]'.
     """
     from dynamometer.cli.study_run import catalogue, run
 
@@ -67,5 +71,7 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
             click.echo(f"{known:16} {question}")
         for known, fitted in FITTED.items():
             click.echo(f"{known:16} {fitted.get_short_help_str(100)} (fits data)")
+        for known, measured in MEASURED.items():
+            click.echo(f"{known:16} {measured.get_short_help_str(100)} (measures here)")
         return
     raise SystemExit(run(name, repeats, quick, out, as_json))

@@ -1,8 +1,8 @@
 """Tensors and a mask in, attention by our own kernels out: the portable one, the Hopper one, and decode over a cache.
 
-All take bf16, fp16 or fp32 tensors [batch, heads, length, head_size] with any strides but a contiguous last dimension,
-and scale by 1/√head_size. They allocate the answer and, for rows that see everything, parts of it in fp32: the only
-extra memory.
+All take bf16, fp16 or fp32 tensors [batch, heads, length, head_size] with any strides but a contiguous last
+dimension, and scale by 1/√head_size. They allocate the answer and, for rows that see everything, parts of it in fp32:
+the only extra memory.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _join(
 
 
 def _parts(like: torch.Tensor, count: int, rows: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    made = dict(dtype=torch.float32, device=like.device)
+    made = {"dtype": torch.float32, "device": like.device}
     return (
         torch.empty((count, rows, size), **made),
         torch.empty((count, rows), **made),

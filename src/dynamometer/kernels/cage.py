@@ -57,7 +57,9 @@ def cage(limit_bytes: int) -> Iterator[Cage]:
         folder.mkdir(exist_ok=True)
         (folder / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(limit_bytes))
     except OSError as wrong:
-        raise UsageError(f"no control group can be made here ({wrong.strerror}); run as root or in a delegated group") from wrong
+        raise UsageError(
+            f"no control group can be made here ({wrong.strerror}); run as root or in a delegated group"
+        ) from wrong
     swap = folder / ("memory.memsw.limit_in_bytes" if first else "memory.swap.max")
     if swap.is_file():
         swap.write_text(str(limit_bytes) if first else "0")

@@ -1,7 +1,7 @@
 """A module of this room and its settings in, a process that runs it and answers by lines out.
 
-Some things can only be set before a process starts: an instruction set's limit, a memory limit. A child reads a word a
-line and answers with a line of JSON.
+Some things can only be set before a process starts: an instruction set's limit, a memory limit. A child reads a word
+a line and answers with a line of JSON.
 """
 
 from __future__ import annotations

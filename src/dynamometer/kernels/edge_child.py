@@ -1,4 +1,4 @@
-"""A folder of shards in; seconds and resident bytes of decode steps at a batch out, on request. A process of its own."""
+"""A folder of shards in; seconds and resident bytes of decode steps at a batch out. Runs as a process of its own."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ import msgspec
 from dynamometer.report.table import Table, figure_text
 from dynamometer.types import Estimate
 
+Where = dict[str, str | int | float]  # what was varied
+
 
 class Row(msgspec.Struct, frozen=True):
     """One case. `at`: what was varied, such as implementation and length. `refused`: why there is no figure."""
@@ -64,7 +66,10 @@ def tables(found: Found) -> tuple[Table, ...]:
     made = [_table(found, keys, group) for group in groups]
     machine = ", ".join(f"{name} {value}" for name, value in found.machine.items())
     last = made[-1]
-    return (*made[:-1], msgspec.structs.replace(last, notes=(*last.notes, *found.notes, f"{found.driver} on {machine}")))
+    return (
+        *made[:-1],
+        msgspec.structs.replace(last, notes=(*last.notes, *found.notes, f"{found.driver} on {machine}")),
+    )
 
 
 def _table(found: Found, keys: Sequence[str], group: str) -> Table:
@@ -81,7 +86,9 @@ def _table(found: Found, keys: Sequence[str], group: str) -> Table:
         for row in rows
         if row.figures
     ]
-    missing = [f"{' · '.join(str(row.at[k]) for k in shown if k in row.at)}: {row.refused}" for row in rows if row.refused]
+    missing = [
+        f"{' · '.join(str(row.at[k]) for k in shown if k in row.at)}: {row.refused}" for row in rows if row.refused
+    ]
     heads = (" · ".join(shown), *(f"{_name(name)}{units[name]}" for name in figures))
     return Table(f"{found.study}: {group}" if group else found.study, heads, tuple(lines), tuple(missing))
 

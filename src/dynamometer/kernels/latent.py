@@ -1,8 +1,8 @@
-"""Hidden states in, multi-head latent attention out: one latent vector a token is kept, and decode works on it directly.
+"""Hidden states in, multi-head latent attention out: a latent vector a token is kept, and decode works on that.
 
-Decode folds the key and value projections into the query and the answer ("absorbed"), so that a step reads latent_size
-+ rope_size elements a token and no head's keys are ever made. The products are plain batched ones: an upper bound on
-what a fused kernel would take.
+Decode folds the key and value projections into the query and the answer ("absorbed"), so that a step reads
+latent_size + rope_size elements a token and no head's keys are ever made. The products are plain batched ones: an
+upper bound on what a fused kernel would take.
 """
 
 from __future__ import annotations

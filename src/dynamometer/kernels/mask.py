@@ -1,10 +1,10 @@
-"""Window, sinks, dense last rows and a length in; which keys each query sees, pairs, useful FLOPs and the floor in time out. Pure.
+"""Window, sinks, dense last rows and a length in; which keys a query sees, pairs, useful FLOPs, the floor in time out.
 
 A window of 512 with 64 global tokens at both ends is, under causality, less than it sounds. Global leading rows see
 only keys that their window holds already, and global trailing columns are seen only by rows that have them in the
-window. What is left is the window, 64 sink columns that every row sees, and 64 last rows that see everything. "The last
-64" moves with the length, so in decode each new token would be a dense row; a cache that saves anything keeps the sinks
-and the window, 576 keys.
+window. What is left is the window, 64 sink columns that every row sees, and 64 last rows that see everything. "The
+last 64" moves with the length, so in decode each new token would be a dense row; a cache that saves anything keeps
+the sinks and the window, 576 keys.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 
 from dynamometer.errors import UsageError
-from dynamometer.types import Float64
 
 
 class Mask(msgspec.Struct, frozen=True):
-    """Causal attention. `window` 0: no limit. `sinks`: first keys seen by all. `dense_rows`: last queries that see all."""
+    """Causal attention. `window` 0: no limit. `sinks`: first keys seen by all. `dense_rows`: last queries that do."""
 
     window: int = 512
     sinks: int = 64
@@ -84,11 +83,10 @@ def useful_flops(mask: Mask, shape: Shape) -> float:
 
 def tile_pairs(mask: Mask, length: int, rows: int, columns: int) -> int:
     """Pairs that tiles of rows × columns compute: every tile that holds at least one kept pair counts whole."""
-    starts: Float64 = np.arange(0, length, rows)
     total = 0
-    for row in starts:
-        last = min(int(row) + rows, length) - 1
-        first_key = 0 if mask.full or last >= length - mask.dense_rows else max(int(row) - mask.window + 1, 0)
+    for row in range(0, length, rows):
+        last = min(row + rows, length) - 1
+        first_key = 0 if mask.full or last >= length - mask.dense_rows else max(row - mask.window + 1, 0)
         tiles = last // columns - first_key // columns + 1
         if not mask.full:
             tiles += min(-(-mask.sinks // columns), first_key // columns)

@@ -1,8 +1,8 @@
 """Sizes in, a decoder in plain PyTorch with random weights out: prefill and decode with an attention that is handed in.
 
-It exists to time kernels where they are used. Its speeds are real, its answers are not, unless weights are loaded into
-it. Products go through `Linear`, so that `quantized.py` can put other formats in their place; attention through a
-callable, so that each kind can stand there.
+It exists to time kernels where they are used. Its speeds are real, its answers are not, unless weights are loaded
+into it. Products go through `Linear`, so that `quantized.py` can put other formats in their place; attention through
+a callable, so that each kind can stand there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Attention(nn.Module):
     def forward(
         self, x: torch.Tensor, rope: torch.Tensor, attend: Attend, cache: Cache | None, at: int
     ) -> torch.Tensor:
-        """x [batch, tokens, hidden]. With a cache, keys and values are written there from place `at` on, and all are read."""
+        """x [batch, tokens, hidden]. With a cache, keys and values are written there from `at` on; all are read."""
         batch, tokens, _ = x.shape
         heads, shared, size = self.sizes.heads, self.sizes.kv_heads, self.sizes.head_size
         qkv = self.qkv(x).view(batch, tokens, heads + 2 * shared, size).transpose(1, 2)

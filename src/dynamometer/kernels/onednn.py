@@ -1,7 +1,7 @@
 """A decoder on a CPU in; the same with every product through oneDNN in fp32, bf16 or int8 out.
 
-PyTorch hands fp32 products to another library, whose instruction sets cannot be chosen; so they are called here by name.
-int8 is dynamic: activations become unsigned bytes with a scale found for each call, weights a scale a row.
+PyTorch hands fp32 products to another library, whose instruction sets cannot be chosen; so they are called here by
+name. int8 is dynamic: activations become unsigned bytes with a scale found for each call, weights a scale a row.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dynamometer.errors import UsageError
 from dynamometer.hardware import gpu
 from dynamometer.kernels.backends import Backend
 from dynamometer.kernels.experts import product
-from dynamometer.kernels.found import Found, Row, in_unit, scaled
+from dynamometer.kernels.found import Found, Row, Where, in_unit, scaled
 from dynamometer.kernels.isa import instruction_sets
 from dynamometer.kernels.machine import describe
 from dynamometer.kernels.model import Linear
@@ -63,7 +63,9 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
         rows += _products(model, options, backend, now_ns)
     if "deepseek-v2-lite" in options.models:
         rows += _grouped(options, backend, now_ns)
-    rows.append(Row({"what": "processor", "of": "instruction sets"}, refused=", ".join(instruction_sets()) or "unknown"))
+    rows.append(
+        Row({"what": "processor", "of": "instruction sets"}, refused=", ".join(instruction_sets()) or "unknown")
+    )
     beside, verdict = _datasheet(rows, backend)
     notes = (*beside, "Bytes are counted read and written. Products are on random data; zeros would be faster.")
     return Found("probe", QUESTION, verdict, tuple(rows), describe(backend), notes)
@@ -164,7 +166,7 @@ def _products(model: str, options: Options, backend: Backend, now_ns: Now) -> li
 
 
 def _copies(one: torch.nn.Module) -> int:
-    """So many that their weights are twice what a large cache holds: in a model no product finds its weights in a cache."""
+    """So many that their weights are twice what a large cache holds: in a model none finds its weights in a cache."""
     return max(1, min(64, -(-_COLD_BYTES // sum(p.nbytes for p in one.parameters()))))
 
 
@@ -189,7 +191,7 @@ def _grouped(options: Options, backend: Backend, now_ns: Now) -> list[Row]:
     for name, outputs, inputs in (("experts, gate up", 2 * width, hidden), ("experts, down", hidden, width)):
         weights = torch.randn((experts, outputs, inputs), device=backend.device).to(torch.bfloat16) * inputs**-0.5
         for tokens in options.tokens:
-            at = {"what": "products of deepseek-v2-lite", "of": name, "format": "bf16", "tokens": tokens}
+            at: Where = {"what": "products of deepseek-v2-lite", "of": name, "format": "bf16", "tokens": tokens}
             picks = torch.stack([torch.randperm(experts)[:chosen] for _ in range(tokens)]).flatten()
             sizes = torch.bincount(picks, minlength=experts).float().to(backend.device)
             x = torch.randn((tokens * chosen, inputs), device=backend.device).to(torch.bfloat16)
@@ -217,4 +219,3 @@ def _datasheet(rows: list[Row], backend: Backend) -> tuple[tuple[str, ...], tupl
     sheet = device.bandwidth.low / 1e9
     share = f"{best_memory / sheet:.0%} of the {sheet:,.0f} GB/s that the datasheet of {device.label} gives"
     return (), (f"{said} Memory is {share}.",)
-

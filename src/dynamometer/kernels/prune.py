@@ -1,9 +1,9 @@
 """A decoder and text in; the same decoder with fewer heads, or with its feed-forward parts split into experts, out.
 
-Heads go by attention entropy, a whole group of query heads with its key head at a time, so that the cache shrinks too: the
-groups whose attention is spread most evenly go. A feed-forward part becomes experts by clustering its neurons on their gate
-weights into equal parts; a linear router is fitted to each part's contribution on the text. With all parts chosen the
-answer is the dense one, to rounding.
+Heads go by attention entropy, a whole group of query heads with its key head at a time, so that the cache shrinks
+too: the groups whose attention is spread most evenly go. A feed-forward part becomes experts by clustering its
+neurons on their gate weights into equal parts; a linear router is fitted to each part's contribution on the text.
+With all parts chosen the answer is the dense one, to rounding.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from dynamometer.errors import UsageError
 from dynamometer.kernels.model import Attention, Decoder, FeedForward, Layer
+from dynamometer.kernels.shapes import Sizes
 
 
 def entropies(model: Decoder, tokens: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
@@ -53,7 +54,7 @@ def fewer_heads(model: Decoder, entropy: torch.Tensor, groups: int) -> Decoder:
     return _assembled(model, layers, smaller)
 
 
-def _pruned(layer: nn.Module, kept: torch.Tensor, sizes: object, share: int, size: int) -> nn.Module:
+def _pruned(layer: nn.Module, kept: torch.Tensor, sizes: Sizes, share: int, size: int) -> nn.Module:
     old = layer.attention
     weight = old.qkv.weight
     device, dtype = str(weight.device), weight.dtype
@@ -69,7 +70,7 @@ def _pruned(layer: nn.Module, kept: torch.Tensor, sizes: object, share: int, siz
     return made
 
 
-def _assembled(model: Decoder, layers: Sequence[nn.Module], sizes: object) -> Decoder:
+def _assembled(model: Decoder, layers: Sequence[nn.Module], sizes: Sizes) -> Decoder:
     """A decoder of these layers that shares embedding, norm and output layer with the old one."""
     made = Decoder.__new__(Decoder)
     nn.Module.__init__(made)
@@ -79,7 +80,7 @@ def _assembled(model: Decoder, layers: Sequence[nn.Module], sizes: object) -> De
 
 
 class Parts(nn.Module):
-    """A feed-forward part as equal experts, of which `top_k` are computed for each token; all of them are the dense part."""
+    """A feed-forward part as equal experts, `top_k` of them computed for a token; all of them are the dense part."""
 
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, router: torch.Tensor, top_k: int) -> None:
         super().__init__()
@@ -102,13 +103,18 @@ class Parts(nn.Module):
 
 
 def with_experts(model: Decoder, inputs: Sequence[torch.Tensor | None], parts: int, top_k: int) -> Decoder:
-    """A new decoder whose feed-forward parts are `parts` experts. `inputs`: what reached each layer's part on some text, to fit
-    the router; None takes a random router and the neurons in order, which is enough for speed."""
+    """A new decoder whose feed-forward parts are `parts` experts.
+
+    `inputs`: what reached each layer's part on some text, to fit the router; None takes a random router and the neurons
+    in order, which is enough for speed.
+    """
     layers: list[nn.Module] = []
     for layer, seen in zip(model.layers, inputs, strict=True):
         feed = layer.feed
         weight = feed.gate_up.weight
-        made = Layer(layer.attention, _split(feed, seen, parts, top_k), layer.before.size, str(weight.device), weight.dtype)
+        made = Layer(
+            layer.attention, _split(feed, seen, parts, top_k), layer.before.size, str(weight.device), weight.dtype
+        )
         made.before, made.between = layer.before, layer.between
         layers.append(made)
     return _assembled(model, layers, model.sizes)

@@ -1,8 +1,8 @@
 """A decoder in bf16 in; the same with its products in fp8, int8 or int4 out, by what torch itself brings.
 
-fp8: weights and activations in e4m3, a scale a tensor, the activation's found anew for each call. int8: a scale a weight
-row and an activation row, product in int32. int4: weights in groups of 128, activations stay bf16. Norms, embedding,
-output layer, router and attention stay as they are.
+fp8: weights and activations in e4m3, a scale a tensor, the activation's found anew for each call. int8: a scale a
+weight row and an activation row, product in int32. int4: weights in groups of 128, activations stay bf16. Norms,
+embedding, output layer, router and attention stay as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fp8(nn.Module):
 
 
 class Int8(nn.Module):
-    """x · weightᵀ with a scale a row of each, summed in int32. The product takes more than 16 rows, so few are padded."""
+    """x · weightᵀ with a scale a row of each, summed in int32. It takes more than 16 rows, so few are padded."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -105,7 +105,9 @@ def quantize(model: Decoder, form: str) -> Decoder:
 
 def _quantize_experts(module: Experts, form: str) -> None:
     if form != "fp8" or not hasattr(torch, "_scaled_grouped_mm"):
-        raise UsageError(f"torch has no grouped product in {form} for the experts; engines bring their own, such as Marlin")
+        raise UsageError(
+            f"torch has no grouped product in {form} for the experts; engines bring their own, such as Marlin"
+        )
     for name in ("gate_up", "down"):
         weight = getattr(module, name).data
         scale = weight.abs().amax(dim=2).float() / _E4M3_MAX  # [experts, out]

@@ -1,7 +1,7 @@
-"""Example tensors and a mask in; every attention there is here as a function of tensors of that shape out, or why there is none.
+"""Example tensors and a mask in; every attention there is here as a function of such tensors out, or why there is none.
 
-Full attention is causal over all keys. Masked attention is `Mask`: a window, sinks and dense last rows. "dense mask" is
-what many people do by mistake: it computes every pair and throws most away.
+Full attention is causal over all keys. Masked attention is `Mask`: a window, sinks and dense last rows. "dense mask"
+is what many people do by mistake: it computes every pair and throws most away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FA3 = ("fa3_fwd_interface", "flash_attn_interface")
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """q [batch, heads, queries, size]; k and v [batch, kv_heads, length, size]; queries is the length, or 1 for decode."""
+    """q [batch, heads, queries, size]; k and v [batch, kv_heads, length, size]; queries: the length, or 1 in decode."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -173,7 +173,7 @@ def _flex(at: Inputs, mask: Mask) -> Call:
     _needs_gpu(at)
     if mask.full:
         return _flexed(at, mask, 128, None)
-    tried = []
+    tried: list[tuple[float, int, Call]] = []
     for size, options in _FLEX_TILES:
         try:
             call = _flexed(at, mask, size, options)

@@ -1,4 +1,4 @@
-"""A decoder in, one file a tensor on disk; and back, read into memory or mapped, where the kernel may drop what is not in use."""
+"""A decoder in, one file a tensor on disk; and back, read into memory or mapped, where the kernel may drop pages."""
 
 from __future__ import annotations
 

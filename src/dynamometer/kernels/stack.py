@@ -1,4 +1,4 @@
-"""A length and a number of layers in; a prefill of Llama-3.1-8B's layers with each attention out: what a kernel does end to end."""
+"""A length and a number of layers in; a prefill of Llama-3.1-8B's layers with each attention out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def layer_stack(length: int, layers: int, mask: Mask, backend: Backend, now_ns: 
         try:
             attention = attend(name, mask)
             with torch.inference_mode():
-                time = timed(partial(model.__call__, tokens, rope, attention, None, 0), backend, now_ns, 0.5, graph=False)
+                time = timed(
+                    partial(model.__call__, tokens, rope, attention, None, 0), backend, now_ns, 0.5, graph=False
+                )
         except (UsageError, torch.OutOfMemoryError) as refused:
             rows.append(Row(where, refused=str(refused).splitlines()[0]))
             continue

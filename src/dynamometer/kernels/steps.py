@@ -1,8 +1,8 @@
 """A model's shape and a device in; a log of real steps out, in the format that `dyno simulate --calibrate` reads.
 
 Batches of requests run one after another, the way the simplest engine would: each prompt is a step, then all decode
-together until they are done. Weights are random, so the speeds are real and the answers are not. What an engine adds, its
-scheduler and its server, is not in it: calibrate on an engine's own log where there is one.
+together until they are done. Weights are random, so the speeds are real and the answers are not. What an engine adds,
+its scheduler and its server, is not in it: calibrate on an engine's own log where there is one.
 """
 
 from __future__ import annotations

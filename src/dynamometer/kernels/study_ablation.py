@@ -1,8 +1,9 @@
 """A model in; two savings alone and together out: fewer heads, by attention entropy, and two of many experts.
 
-Four corners, measured in turn so that a machine that warms hits all alike; effects and their interaction by the models
-room; and beside each speed its quality, since a saving that ruins the answers is none. On a real model the quality is
-perplexity on text that nothing was fitted to. With random weights there is only speed, and the row says so.
+Four corners, measured in turn so that a machine that warms hits all alike; effects and their interaction by the
+models room; and beside each speed its quality, since a saving that ruins the answers is none. On a real model the
+quality is perplexity on text that nothing was fitted to. With random weights there is only speed, and the row says
+so.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
     rates = {name: [options.batch / s for s in times] for name, times in seconds.items()}
     quality = {name: _perplexity(one, text) for name, one in corners.items()} if text else {}
     rows = [_row(name, corners[name], seconds[name], quality, options) for name in _NAMES]
-    effect = ablation(*(rates[name] for name in _NAMES), unit="tokens/s")
+    alone, fewer, routed, both = (rates[name] for name in _NAMES)
+    effect = ablation(alone, fewer, routed, both, "tokens/s")
     rows += [Row({"what": "effect", "of": label}, {"times": one}) for label, one in _effects(effect).items()]
     notes = (
-        f"Decode at batch {options.batch} and context {options.context}; {options.groups} of {model.sizes.kv_heads} key heads gone, "
-        f"{options.top_k} of {options.experts} experts; every corner measured once in each of {options.rounds} rounds.",
+        f"Decode at batch {options.batch} and context {options.context}, every corner once in each round.",
+        f"{options.groups} of {model.sizes.kv_heads} key heads gone; {options.top_k} of {options.experts} experts.",
         "No weights were trained after the change; a fine-tuned model would lose less.",
     )
     return Found("ablation", QUESTION, _verdict(effect, quality, options), tuple(rows), describe(backend), notes)
@@ -90,13 +92,15 @@ def _model(options: Options, backend: Backend) -> tuple[Decoder, Text | None]:
     if not path.is_file():
         raise UsageError(f"{path} is not there; give a GGUF file, smollm2 or one of {', '.join(KNOWN)}")
     loaded = load(path)
-    prose = " ".join(" ".join(text.split()) for _, text in sorted(topics.items()))  # the language reference: plain English
+    prose = " ".join(
+        " ".join(text.split()) for _, text in sorted(topics.items())
+    )  # the language reference: plain English
     half = len(prose) // 2
     n = options.text_tokens
     fit, judge = (loaded.tokens.encode(prose[start : start + 8 * n])[:n] for start in (0, half))
     model = loaded.model if backend.name == "cpu" else loaded.model.to(backend.device)
-    made = (torch.tensor([part], device=backend.device) for part in (fit, judge))
-    return model, Text(*made, loaded.rope_base)
+    fitted, judged = (torch.tensor([part], device=backend.device) for part in (fit, judge))
+    return model, Text(fitted, judged, loaded.rope_base)
 
 
 def _corners(model: Decoder, text: Text | None, options: Options) -> dict[str, Decoder]:
@@ -159,9 +163,7 @@ def _perplexity(model: Decoder, text: Text) -> float:
     return math.exp(float(loss))
 
 
-def _row(
-    name: str, model: Decoder, seconds: list[float], quality: Mapping[str, float], options: Options
-) -> Row:
+def _row(name: str, model: Decoder, seconds: list[float], quality: Mapping[str, float], options: Options) -> Row:
     time = estimate(seconds, "interleaved rounds")
     cache = options.batch * options.context * model.sizes.cache_per_token * model.sizes.layers
     figures = {

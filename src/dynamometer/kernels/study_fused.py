@@ -1,9 +1,9 @@
 """A device in; what fusing attention gains, alone and in a whole model: unfused, SDPA's kinds, FlashAttention-3, ours.
 
 Each attention runs alone at one length, then in a Llama-3-8B-shaped model with random weights, prefill and decode at
-batch 1. In decode the keys and values are two hundredths of the bytes, so a better attention can gain two hundredths and no
-more where the GPU sets the pace; what a launch-bound loop gains, it gains by fewer launches. So every step stands once
-as eager PyTorch launches it and once replayed as a CUDA graph, and torch.compile is a row of its own.
+batch 1. In decode the keys and values are two hundredths of the bytes, so a better attention can gain two hundredths
+and no more where the GPU sets the pace; what a launch-bound loop gains, it gains by fewer launches. So every step
+stands once as eager PyTorch launches it and once replayed as a CUDA graph, and torch.compile is a row of its own.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
     if options.model not in KNOWN or KNOWN[options.model].latent:
         plain = [name for name, sizes in KNOWN.items() if not sizes.latent]
         raise UsageError(f"model is {options.model!r}; one of {', '.join(plain)}")
-    bench = Bench(
-        KNOWN[options.model], options.length, backend, now_ns, ceilings(backend, now_ns), options.budget_s
-    )
+    bench = Bench(KNOWN[options.model], options.length, backend, now_ns, ceilings(backend, now_ns), options.budget_s)
     say(f"attention alone at {options.length:,}")
     rows = _alone(bench)
     say(f"{options.model}: building")
@@ -167,9 +165,7 @@ def _decodes(bench: Bench, model: Decoder, compile_too: bool) -> list[Row]:
     return rows
 
 
-def _decode_row(
-    bench: Bench, step: Callable[[], object], name: str, mode: str, read: int, before: list[Row]
-) -> Row:
+def _decode_row(bench: Bench, step: Callable[[], object], name: str, mode: str, read: int, before: list[Row]) -> Row:
     where = {"what": "decode", "attention": name, "mode": mode}
     try:
         step()
@@ -217,15 +213,20 @@ def _verdict(rows: list[Row]) -> tuple[str, ...]:
         name = " ".join(str(best.at[key]) for key in ("attention", "mode"))
         times = first.value(figure) / best.value(figure)
         said.append(
-            f"{what}: {best.value(figure):.3g} ms with {name}, {times:.2f} times {first.at['attention']} {first.at['mode']}."
+            f"{what}: {best.value(figure):.3g} ms with {name}, {times:.2f} times {first.at['attention']} "
+            f"{first.at['mode']}."
         )
-    eager = {str(r.at["attention"]): r for r in rows if r.at["what"] == "decode" and r.at["mode"] == "eager" and r.figures}
-    graph = {str(r.at["attention"]): r for r in rows if r.at["what"] == "decode" and r.at["mode"] == "graph" and r.figures}
+    eager = {
+        str(r.at["attention"]): r for r in rows if r.at["what"] == "decode" and r.at["mode"] == "eager" and r.figures
+    }
+    graph = {
+        str(r.at["attention"]): r for r in rows if r.at["what"] == "decode" and r.at["mode"] == "graph" and r.figures
+    }
     if len(eager) > 1 and len(graph) > 1:
         spread = max(r.value("time_ms") for r in graph.values()) / min(r.value("time_ms") for r in graph.values())
         launch = min(r.value("time_ms") for r in eager.values()) / min(r.value("time_ms") for r in graph.values())
         said.append(
-            f"In decode the choice of attention is worth {spread:.2f} times when launches are out of the way, the launches "
-            f"themselves {launch:.2f} times: a large gain from a better attention at batch 1 measures the host."
+            f"In decode the choice of attention is worth {spread:.2f} times when launches are out of the way, the "
+            f"launches themselves {launch:.2f} times: a large gain from an attention at batch 1 measures the host."
         )
     return tuple(said)

@@ -1,8 +1,8 @@
-"""A processor and a real model in; what each instruction set and format makes of it out: latency, tokens/s, which kernels ran.
+"""A processor and a real model in; latency, tokens/s and kernels of each instruction set and format out.
 
 oneDNN takes its instruction sets from ONEDNN_MAX_CPU_ISA when a process starts, so each case is a process of its own.
-They all stay up and are asked in turn, so that a noisy machine hits all alike; the gain is the median of the ratios within a
-round. Which kernels ran is read from oneDNN's own log in a run of its own.
+They all stay up and are asked in turn, so that a noisy machine hits all alike; the gain is the median of the ratios
+within a round. Which kernels ran is read from oneDNN's own log in a run of its own.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
         kernels[case] = _kernels(case, settings[case])
         rows.append(_row(case, found, seconds[first], options, kernels[case]))
     notes = (
-        f"One sequence; decode at context {options.context}, {options.steps} steps a round, {options.rounds} rounds, cases in turn. "
+        f"One sequence; decode at context {options.context}, {options.steps} steps a round, cases in turn.",
         f"gain: over {first or 'nothing'}, the median of the ratios within a round.",
         f"This processor has {', '.join(have) or 'nothing that Linux lists'}.",
         *(f"{case} ran {_few(counts)}" for case, counts in kernels.items()),
@@ -106,7 +106,8 @@ def _measure(
     failed: dict[str, str] = {}
     with ExitStack() as open_:
         children = {
-            case: open_.enter_context(Child("isa_child", one, _environment(case, False))) for case, one in settings.items()
+            case: open_.enter_context(Child("isa_child", one, _environment(case, False)))
+            for case, one in settings.items()
         }
         for turn in range(rounds + 1):
             say(f"round {turn} of {rounds}")
@@ -128,7 +129,9 @@ def _kernels(case: str, settings: Settings) -> Counter[str]:
     """oneDNN's implementations of products in one prefill and one round of decode, with how often each ran."""
     command = [sys.executable, "-m", "dynamometer.kernels.isa_child", msgspec.json.encode(settings).decode()]
     environment = {**os.environ, **_environment(case, True)}
-    done = subprocess.run(command, input="prefill\ndecode\n", capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(
+        command, input="prefill\ndecode\n", capture_output=True, text=True, env=environment, timeout=600
+    )
     pattern = re.compile(r"exec,cpu,(?:matmul|inner_product),([^,]+),")
     return Counter(pattern.findall(done.stdout))
 
@@ -138,7 +141,11 @@ def _few(counts: Counter[str]) -> str:
 
 
 def _row(
-    case: str, found: Mapping[str, list[float]], base: Mapping[str, list[float]], options: Options, kernels: Counter[str]
+    case: str,
+    found: Mapping[str, list[float]],
+    base: Mapping[str, list[float]],
+    options: Options,
+    kernels: Counter[str],
 ) -> Row:
     prefill = estimate(found["prefill"], "in turn")
     decode = in_unit(estimate(found["decode"], "in turn"), 1 / options.steps, "s")
@@ -173,4 +180,3 @@ def _verdict(rows: list[Row]) -> tuple[str, ...]:
             + ("." if sure else ", which this machine's noise does not tell from 1.")
         )
     return tuple(said)
-

@@ -108,7 +108,9 @@ def _prefill(model: Decoder, where: Mapping[str, str | int], options: Options, b
     tokens = torch.randint(sizes.vocab, (1, options.prompt), device=backend.device)
     at = {**where, "load": f"prefill {options.prompt}"}
     try:
-        figures, time = _measured(partial(model.__call__, tokens, rope, plain, None, 0), options, backend, now_ns, False)
+        figures, time = _measured(
+            partial(model.__call__, tokens, rope, plain, None, 0), options, backend, now_ns, False
+        )
     except RuntimeError as refused:
         return Row(at, refused=str(refused).splitlines()[0][:160])
     return Row(at, {**figures, "rate": scaled(time, options.prompt, "tokens/s")})
@@ -167,8 +169,7 @@ def _verdict(rows: list[Row]) -> tuple[str, ...]:
         if base and parts:
             least = min(small, key=small.__getitem__)
             said.append(
-                f"{model}: weights {base.value('weights_gib'):.3g} GiB in bf16, {small[least]:.3g} in {least}; fastest by load: "
-                + ", ".join(parts)
-                + "."
+                f"{model}: weights {base.value('weights_gib'):.3g} GiB in bf16, {small[least]:.3g} in {least}. "
+                f"Fastest by load: {', '.join(parts)}."
             )
     return tuple(said)

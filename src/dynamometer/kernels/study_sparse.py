@@ -17,7 +17,7 @@ from dynamometer.errors import UsageError
 from dynamometer.kernels import reference, rivals
 from dynamometer.kernels.backends import Backend
 from dynamometer.kernels.ceilings import Ceilings, ceilings
-from dynamometer.kernels.found import Found, Row, exactly, in_unit, scaled
+from dynamometer.kernels.found import Found, Row, Where, exactly, in_unit, scaled
 from dynamometer.kernels.machine import describe
 from dynamometer.kernels.mask import FULL, Mask, Shape, floor_s, useful_flops
 from dynamometer.kernels.rivals import Inputs, is_masked
@@ -71,10 +71,9 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
         say(f"a stack of {options.stack_layers} layers at {options.stack:,}")
         rows += layer_stack(options.stack, options.stack_layers, mask, backend, now_ns)
     notes = (
-        "Masked means window, sinks and dense last rows: under causality the leading global rows and the trailing global columns add "
-        "nothing. Decode keeps the window and the sinks.",
-        f"Ceilings here: {(top.flops.value or 0) / 1e12:,.0f} TFLOP/s, {(top.bandwidth.value or 0) / 1e12:,.2f} TB/s; "
-        "the share of the roofline counts useful FLOPs and bytes alone.",
+        "Masked: a window, sink columns and dense last rows; under causality the other global entries add nothing.",
+        "Decode keeps the window and the sinks. Useful FLOPs and bytes alone count for the share of the roofline.",
+        f"Ceilings here: {(top.flops.value or 0) / 1e12:,.0f} TFLOP/s, {(top.bandwidth.value or 0) / 1e12:,.2f} TB/s.",
     )
     return Found("sparse-attention", QUESTION, verdict(rows), tuple(rows), describe(backend), notes)
 
@@ -99,7 +98,13 @@ def _prefill_rows(
     for name in rivals.PREFILL:
         if (options.only and name not in options.only) or shape.length > _SLOW.get(name, 1 << 30):
             continue
-        where = {"phase": "prefill", "attention": name, "length": shape.length, "key heads": shape.kv_heads, "batch": 1}
+        where: Where = {
+            "phase": "prefill",
+            "attention": name,
+            "length": shape.length,
+            "key heads": shape.kv_heads,
+            "batch": 1,
+        }
         used = mask if is_masked(name) else FULL
         try:
             call = rivals.prefill(name, at, mask)
@@ -140,7 +145,7 @@ def _decode_rows(shape: Shape, mask: Mask, options: Options, backend: Backend, n
     for name in rivals.DECODE:
         for used in (FULL, mask):
             label = name if used.full else f"{name}, {used.cache_keys(shape.length)} keys"
-            where = {
+            where: Where = {
                 "phase": "decode", "attention": label, "length": shape.length, "key heads": shape.kv_heads,
                 "batch": shape.batch,
             }  # fmt: skip
@@ -187,7 +192,10 @@ def verdict(rows: list[Row]) -> tuple[str, ...]:
         if not full or not masked:
             continue
         best, dense = min(masked, key=masked.__getitem__), min(full, key=full.__getitem__)
-        line = f"{length:,} tokens, {heads} key heads: {best} {masked[best]:.3g} ms, {dense} {full[dense]:.3g} ms, {full[dense] / masked[best]:.1f} times"
+        line = (
+            f"{length:,} tokens, {heads} key heads: {best} {masked[best]:.3g} ms, {dense} {full[dense]:.3g} ms, "
+            f"{full[dense] / masked[best]:.1f} times"
+        )
         others = {n: t for n, t in masked.items() if not n.startswith("ours") and n != "dense mask"}
         if others and best.startswith("ours"):
             other = min(others, key=others.__getitem__)
@@ -197,8 +205,8 @@ def verdict(rows: list[Row]) -> tuple[str, ...]:
     if len(whole) > 1:
         slow, fast = max(whole, key=lambda r: r.value("time_ms")), min(whole, key=lambda r: r.value("time_ms"))
         said.append(
-            f"In a whole stack of layers it is {slow.value('time_ms') / fast.value('time_ms'):.2f} times ({fast.at['attention']} over "
-            f"{slow.at['attention']}): attention is only a part of a prefill, so a gain of several times end to end can only come from a "
-            "poor baseline."
+            f"In a stack of layers it is {slow.value('time_ms') / fast.value('time_ms'):.2f} times "
+            f"({fast.at['attention']} over {slow.at['attention']}): attention is only a part of a prefill, so a gain of "
+            "several times end to end can only come from a poor baseline."
         )
     return tuple(said)

@@ -1,8 +1,8 @@
 """A call and a device in, its time with an interval out.
 
 On a device with graphs the call is captured and replayed, so that the host's launches stay out of it; what cannot be
-captured, or is long, is timed with events or by the clock around a synchronised call. Medians with an interval by order
-statistics: no shape is assumed.
+captured, or is long, is timed with events or by the clock around a synchronised call. Medians with an interval by
+order statistics: no shape is assumed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """A GGUF file of a Llama-like model in, a `Decoder` with its real weights and its tokens out, in float32 on the CPU.
 
-By gguf-py, which takes any quantization apart. llama.cpp keeps the rows of the query and key projections in the order of
-pairs that turn together; they are put back to halves here, which is how `model.py` turns them.
+By gguf-py, which takes any quantization apart. llama.cpp keeps the rows of the query and key projections in the order
+of pairs that turn together; they are put back to halves here, which is how `model.py` turns them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -40,7 +41,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
     def _merged(self, parts: list[str]) -> list[str]:
         while len(parts) > 1:
-            ranked = [(self.ranks.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:], strict=False))]
+            ranked = [(self.ranks.get(pair, 1 << 30), i) for i, pair in enumerate(pairwise(parts))]
             rank, i = min(ranked)
             if rank == 1 << 30:
                 break
@@ -57,7 +58,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def _byte_letters() -> dict[int, str]:
-    """The printable letter that stands for each byte in GPT-2's vocabulary: itself, or the next free one from 256 on."""
+    """The printable letter that stands for each byte in GPT-2's vocabulary: itself, or a free one from 256 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {byte: chr(byte) for byte in plain}
     spare = 256
@@ -75,7 +76,9 @@ def load(path: Path) -> Loaded:
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     kind = str(fields.get("general.architecture", ""))
     if kind != "llama" or fields.get("tokenizer.ggml.model") != "gpt2":
-        raise UsageError(f"{path.name} holds {kind or 'no model'}; this study loads Llama-like models with GPT-2's vocabulary")
+        raise UsageError(
+            f"{path.name} holds {kind or 'no model'}; this study loads Llama-like models with GPT-2's vocabulary"
+        )
     heads = int(fields["llama.attention.head_count"])
     hidden = int(fields["llama.embedding_length"])
     sizes = Sizes(
@@ -115,7 +118,9 @@ def _filled(sizes: Sizes, weight: Callable[[str], torch.Tensor], names: Sequence
         layer.attention.out.weight.data = weight(f"blk.{i}.attn_output.weight")
         layer.before.weight.data = weight(f"blk.{i}.attn_norm.weight")
         layer.between.weight.data = weight(f"blk.{i}.ffn_norm.weight")
-        layer.feed.gate_up.weight.data = torch.cat((weight(f"blk.{i}.ffn_gate.weight"), weight(f"blk.{i}.ffn_up.weight")))
+        layer.feed.gate_up.weight.data = torch.cat(
+            (weight(f"blk.{i}.ffn_gate.weight"), weight(f"blk.{i}.ffn_up.weight"))
+        )
         layer.feed.down.weight.data = weight(f"blk.{i}.ffn_down.weight")
     return model
 

@@ -19,7 +19,7 @@ NAMES = ("cuda", "rocm", "npu", "mlu", "xpu", "mps", "cpu")  # the first that is
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """`device`: what torch calls it. `graphs`: whole runs can be captured and replayed. `peak_bytes` 0: it cannot say."""
+    """`device`: what torch calls it. `graphs`: runs can be captured and replayed. `peak_bytes` 0: it cannot say."""
 
     name: str
     device: str

@@ -1,1 +1,1 @@
-"""Device code: what Triton compiles. Its functions take pointers and tiles, so the house's limits on arguments and types do not apply."""
+"""Device code: what Triton compiles. Pointers and tiles go in; the house's limits on arguments don't hold."""

@@ -21,7 +21,7 @@ def join_kernel(
     PARTS: tl.constexpr,
     HEAD: tl.constexpr,
 ):
-    """`part_o` [batch · heads, parts, PART_ROWS, HEAD] fp32, not yet divided; `part_m` in base 2; `part_l` sums of weights.
+    """`part_o` [batch · heads, parts, PART_ROWS, HEAD] fp32, not divided; `part_m` in base 2; `part_l` sums of weights.
 
     Grid: batch · heads, rows. A part that saw no key has a maximum so low that its weight is 0.
     """

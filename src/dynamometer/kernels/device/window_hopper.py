@@ -1,4 +1,4 @@
-"""Queries, keys and values on a Hopper GPU in, causal attention through a window with sinks out: warp-specialised, in Gluon.
+"""Queries, keys and values on a Hopper GPU in, causal attention through a window with sinks out. In Gluon.
 
 One program an SM, for good. One warp fetches keys and values by TMA into a ring of 64-key blocks in shared memory.
 Three warpgroups of 64 query rows read the ring, so that 192 rows share each block that is fetched, and each skips the
@@ -83,7 +83,7 @@ def _fetch(q, k, v, q_ring, k_ring, v_ring, bars, sizes):
 
 @gluon.jit
 def _pass_over(first, last, full, empty):
-    """Hands back blocks that this warpgroup does not need. It waits for them, so that no barrier is ever a turn ahead."""
+    """Hands back blocks that this warpgroup does not need. It waits for them, so that no barrier is a turn ahead."""
     for i in range(first, last):
         mbarrier.wait(full.index(i % STAGES), (i // STAGES) & 1)
         mbarrier.arrive(empty.index(i % STAGES), count=1)
@@ -137,7 +137,7 @@ def _in_turn(
     GROUP: gl.constexpr,
     LAYOUTS: gl.constexpr,
 ):
-    """Scores, softmax and product with the values, one block after the other. Returns acc, m, l and the last place seen."""
+    """Scores, softmax and product with the values, block after block. Returns acc, m, l and the last place seen."""
     k_ring, v_ring = rings
     leading_own, gap, leading, low, is_dense = mapped
     row, window, sinks = edges
@@ -245,7 +245,7 @@ def _attend(GROUP: gl.constexpr, o, q_ring, o_ring, rings, bars, parts, sizes, s
     O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     LAYOUTS: gl.constexpr = (S_LAYOUT, O_ROWS, gl.DotOperandLayout(0, O_LAYOUT, 2))
     q_full, q_empty, full, empty = bars
-    schedule, chunks, tiles, length, window, sinks, chunk_blocks, heads, shared_by = sizes
+    schedule, chunks, tiles, length, window, sinks, chunk_blocks, heads, _ = sizes
     at = 0
     q_tile = q_ring.index(GROUP).reshape([64, 128])
     o_tile = o_ring.index(GROUP)

@@ -58,7 +58,21 @@ def _span(
     return acc, m, l
 
 
-@triton.jit(do_not_specialize=["length", "window", "sinks", "dense_rows", "heads", "shared_by", "dense_programs", "dense_tiles", "chunks", "chunk_blocks", "tiles"])
+@triton.jit(
+    do_not_specialize=[
+        "length",
+        "window",
+        "sinks",
+        "dense_rows",
+        "heads",
+        "shared_by",
+        "dense_programs",
+        "dense_tiles",
+        "chunks",
+        "chunk_blocks",
+        "tiles",
+    ]
+)
 def window_kernel(
     q,
     k,
