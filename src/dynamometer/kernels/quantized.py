@@ -44,18 +44,18 @@ class Int8(nn.Module):
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         scale = weight.abs().amax(dim=1, keepdim=True).float() / 127
-        self.weight = nn.Parameter((weight / scale).round().to(torch.int8), False)
-        self.scale = nn.Parameter(scale.t().to(weight.dtype), False)
+        self.weight = nn.Parameter((weight / scale).round().clamp(-127, 127).to(torch.int8), False)
+        self.scale = nn.Parameter(scale.t(), False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
         rows = len(flat)
-        scale = flat.abs().amax(dim=1, keepdim=True).clamp(min=1e-6) / 127
-        low = (flat / scale).round().to(torch.int8)
+        scale = flat.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-6) / 127  # in bf16 it could come out too small
+        low = (flat / scale).round().clamp(-127, 127).to(torch.int8)
         if rows <= 16:
             low = nn.functional.pad(low, (0, 0, 0, 32 - rows))
-        out = torch._int_mm(low, self.weight.t())[:rows].to(x.dtype) * scale * self.scale
-        return out.view(*x.shape[:-1], -1)
+        out = torch._int_mm(low, self.weight.t())[:rows].float() * scale * self.scale
+        return out.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 class Int4(nn.Module):

@@ -178,8 +178,8 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
             say(f"{taker}: {way}")
             rows.append(_row(at, kind, take, options))
     notes = (
-        f"{options.experts} experts, top {options.top_k}; built with {options.tokens} tokens, run with these and with "
-        f"{options.other_tokens}. error: the larger of the two against the module itself.",
+        f"{options.experts} experts, top {options.top_k}; built with {options.tokens} tokens.",
+        f"error: the larger of a run with these and one with {options.other_tokens}, against the module itself.",
         *(f"{way} is made of {operators(kind(options), options)}" for way, kind in WAYS.items()),
     )
     return Found("graph-support", QUESTION, _verdict(rows), tuple(rows), describe(backend), notes)

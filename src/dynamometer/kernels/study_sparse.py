@@ -203,7 +203,8 @@ def verdict(rows: list[Row]) -> tuple[str, ...]:
         said.append(line + ".")
     whole = [r for r in rows if r.at.get("phase") == "stack" and r.figures]
     if len(whole) > 1:
-        slow, fast = max(whole, key=lambda r: r.value("time_ms")), min(whole, key=lambda r: r.value("time_ms"))
+        slow = max(whole, key=lambda r: r.value("time_ms"))
+        fast = min(whole, key=lambda r: r.value("time_ms"))
         said.append(
             f"In a stack of layers it is {slow.value('time_ms') / fast.value('time_ms'):.2f} times "
             f"({fast.at['attention']} over {slow.at['attention']}): attention is only a part of a prefill, so a gain of "
