@@ -18,8 +18,8 @@ from dynamometer.errors import UsageError  # noqa: E402
 from dynamometer.kernels import attention, hopper, reference  # noqa: E402
 from dynamometer.kernels.mask import FULL, Mask, keep  # noqa: E402
 
-
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton 3.6 with older numpy
+# Triton 3.6 with an older numpy warns inside its interpreter
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 
 def tensors(batch: int, heads: int, shared: int, length: int, size: int = 32) -> tuple[object, ...]:
