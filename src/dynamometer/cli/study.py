@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 import click
 
-from dynamometer.cli import study_effects, study_measured, study_power, study_surface
+from dynamometer.cli import study_measured
 
-FITTED = {one.command.name or "": one.command for one in (study_surface, study_effects, study_power)}
+# study -> (module whose `command` it is, what it does with which data, one line). Only the named one is imported.
+OWN: dict[str, tuple[str, str, str]] = {
+    "surface": ("study_surface", "fits data", "Fit throughput over batch and sequence length."),
+    "effects": ("study_effects", "fits data", "Main effects and interactions of a factorial design."),
+    "power": ("study_power", "fits data", "Weigh throughput against power; energy per token."),
+}
 MEASURED = {one.name or "": one for one in study_measured.commands()}
 
 
 class Studies(click.Group):
     """Studies that fit or measure are commands with options of their own; every other name is one that is simulated."""
 
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _own(name) or super().get_command(ctx, name)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
-        if args and args[0] in self.commands:
-            named = f"{info_name} {args[0]}"
-            return self.commands[args[0]].make_context(
-                named, args[1:], parent, **cast(MutableMapping[str, bool], extra)
-            )
-        return super().make_context(info_name, args, parent, **cast(MutableMapping[str, bool], extra))
+        chosen = (_own(args[0]) or self.commands.get(args[0])) if args else None
+        given = cast(MutableMapping[str, bool], extra)
+        if chosen is not None:
+            return chosen.make_context(f"{info_name} {args[0]}", args[1:], parent, **given)
+        return super().make_context(info_name, args, parent, **given)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return click.Command.parse_args(self, ctx, args)
@@ -34,10 +42,18 @@ class Studies(click.Group):
         return ctx.command.invoke(ctx) if ctx.command is not self else click.Command.invoke(self, ctx)
 
 
+def _own(name: str) -> click.Command | None:
+    if name not in OWN:
+        return None
+    command = import_module(f"dynamometer.cli.{OWN[name][0]}").command
+    assert isinstance(command, click.Command)
+    return command
+
+
 @click.group(
     "study",
     cls=Studies,
-    commands={**FITTED, **MEASURED},
+    commands=MEASURED,
     subcommand_metavar="",
     context_settings={"allow_interspersed_args": True},  # a group's options else end at the study's name
     short_help="Answer a ready question: batching, paged-kv, topology, surface, effects, power…",
@@ -69,8 +85,8 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
     if listing or not name:
         for known, question in catalogue().items():
             click.echo(f"{known:16} {question}")
-        for known, fitted in FITTED.items():
-            click.echo(f"{known:16} {fitted.get_short_help_str(100)} (fits data)")
+        for known, (_, kind, line) in OWN.items():
+            click.echo(f"{known:16} {line} ({kind})")
         for known, measured in MEASURED.items():
             click.echo(f"{known:16} {measured.get_short_help_str(100)} (measures here)")
         return
