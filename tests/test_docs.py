@@ -73,8 +73,8 @@ def test_what_the_docs_tell_to_type_exists(page: str, words: list[str]) -> None:
         return
     assert verb in VERBS, f"{page}: {' '.join(words)}"
     command = import_module(f"dynamometer.cli.{VERBS[verb][0]}").command
-    if isinstance(command, click.Group) and len(words) > 2 and words[2] in command.commands:
-        command = command.commands[words[2]]
+    if isinstance(command, click.Group) and len(words) > 2:
+        command = command.get_command(click.Context(command), words[2]) or command
     ours = words[2 : words.index("--") if "--" in words else None]  # what follows is another program's
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help", "-h"}
     used = {word.split("=")[0] for word in ours if re.match(r"--?[a-z]", word)}
