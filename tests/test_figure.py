@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -288,3 +290,10 @@ def test_a_run_that_sent_nothing_has_no_picture(small: duckdb.DuckDBPyConnection
         connection.execute(f"create table {table}({', '.join(f'{name} {kind}' for name, kind, *_ in columns)})")
     views.install(connection, manifest(0))
     assert run_figures(connection, {}) == ()
+
+
+def test_the_pictures_load_no_grammar_of_addresses() -> None:
+    """It takes seconds to build, on every run of `dyno bench`, where another package's optional part has brought it."""
+    script = "import sys, dynamometer.report.figure; print('lark' in sys.modules, 'rfc3987_syntax' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["False", "False"]

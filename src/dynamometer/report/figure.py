@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import altair as alt
 import msgspec
 
 from dynamometer.report.table import Table
+from dynamometer.report.vega import alt
 from dynamometer.units import significant
 
 Value = float | int | str | bool | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import altair as alt
 import msgspec
 
 from dynamometer.decisions.scale_lint import Finding
@@ -12,6 +11,7 @@ from dynamometer.decisions.scaling import Scaled
 from dynamometer.report.figure import Figure, Heading, Row, Rule, data, numbers, rule_layers, series_colour, spec_of
 from dynamometer.report.page import Key, Page, Recipe, Section
 from dynamometer.report.table import Table
+from dynamometer.report.vega import alt
 from dynamometer.types import Estimate
 from dynamometer.units import significant
 

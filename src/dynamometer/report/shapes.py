@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import altair as alt
 import msgspec
 
 from dynamometer.report.figure import (
@@ -23,6 +22,7 @@ from dynamometer.report.figure import (
     spec_of,
     tooltip,
 )
+from dynamometer.report.vega import alt
 
 LANE = 26  # pixels of a bar or box that lies
 
