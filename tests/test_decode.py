@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from wire_run import MS, body, start
 
@@ -13,7 +15,7 @@ from dynamometer.record import decode as decoding
 from dynamometer.record import log
 from dynamometer.record.decode import decode, replay, replies
 from dynamometer.record.rows import Events, Plan
-from dynamometer.types import EventKind
+from dynamometer.types import Chunk, EventKind
 
 HI = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = b"data: [DONE]\n\n"
@@ -196,3 +198,24 @@ def test_an_empty_log_has_no_rows(wire: log.WireLog) -> None:
     batches: list[Events] = []
     assert decode([wire.path], chat, batches.append) == []
     assert [len(batch) for batch in batches] == [0]
+
+
+def test_reads_parsed_many_at_once_give_what_they_give_one_by_one(wire: log.WireLog) -> None:
+    texts = ["a", "b", 'q"uote', "c", "ü", "é", "d", "e\\n", "f", "g"]
+    events = [b'data: {"choices":[{"index":0,"delta":{"content":%s}}]}\n\n' % msgspec.json.encode(t) for t in texts]
+    torn = [events[2][:30], events[2][30:]]
+    reads = [*events[:2], *torn, *events[3:7], events[7] + events[8], events[9], END]
+    start(wire)
+    body(wire, [(5 + at, read) for at, read in enumerate(reads)], 40)
+    wire.close()
+    parser = chat.parser(200, {})
+    one_by_one = [chunk for at, read in enumerate(reads) for chunk in parser.feed(read, (5 + at) * MS)]
+    [whole] = list(replay([wire.path], chat))
+    assert [fact for fact in whole.facts if isinstance(fact, Chunk)] == one_by_one
+    rows: list[Events] = []
+    decode([wire.path], chat, rows.append)
+    columns = rows[0].columns()
+    chunk = columns["kind"] == "chunk"
+    assert columns["at_ns"][chunk].tolist() == [fact.at_ns for fact in one_by_one]
+    assert columns["bytes"][chunk].tolist() == [len(fact.text.encode()) for fact in one_by_one]
+    assert replies([wire.path], chat).__next__()[1].text == "".join(json.loads(msgspec.json.encode(t)) for t in texts)

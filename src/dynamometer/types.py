@@ -101,6 +101,17 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     note: str = ""
 
 
+class Texts(msgspec.Struct, frozen=True, gc=False):
+    """Several content chunks in a row that hold text and nothing else, as columns: one object for a whole answer."""
+
+    at_ns: list[int]
+    texts: list[bytes]  # UTF-8, none empty
+
+    def chunks(self) -> list[Chunk]:
+        kind = EventKind.CHUNK
+        return [Chunk(kind, at, 0, text.decode(), "content") for at, text in zip(self.at_ns, self.texts, strict=True)]
+
+
 class Objective(msgspec.Struct, frozen=True):
     """One limit of a service level objective, e.g. `ttft_p99 < 500 ms`."""
 

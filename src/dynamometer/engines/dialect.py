@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from dynamometer.types import Chunk, Request, Target
+from dynamometer.types import Chunk, Request, Target, Texts
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -29,6 +29,10 @@ class Parser(Protocol):
 
     def feed(self, data: bytes, at_ns: int) -> list[Chunk]:
         """The events that `data` completed, each stamped `at_ns`."""
+        ...
+
+    def feed_reads(self, reads: Sequence[bytes], at_ns: Sequence[int]) -> list[Chunk | Texts]:
+        """What several reads in a row completed: the same as feeding them one by one, held in fewer objects."""
         ...
 
     def close(self, at_ns: int) -> list[Chunk]:

@@ -7,13 +7,13 @@ answer ends in one `done` or one `error`. An error inside a stream ends the answ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from dynamometer.engines.fault import explain, line
 from dynamometer.engines.repeat import Repeat
 from dynamometer.engines.sse import MAX_EVENT_BYTES, Event
-from dynamometer.types import Chunk, EventKind
+from dynamometer.types import Chunk, EventKind, Texts
 
 # a class attribute of an enum costs more than a global, and these are read for every token
 CHUNK: Final = EventKind.CHUNK
@@ -201,6 +201,19 @@ class AnswerParser:
         else:
             repeat.forget()
         return chunks
+
+    def feed_reads(self, reads: Sequence[bytes], at_ns: Sequence[int]) -> list[Chunk | Texts]:
+        found: list[Chunk | Texts] = []
+        repeat, place = self._repeat, 0
+        while place < len(reads):
+            if repeat.known and (texts := repeat.texts(reads, place)):
+                end = place + len(texts)
+                found.append(Texts(list(at_ns[place:end]), texts))
+                place = end
+            else:
+                found += self.feed(reads[place], at_ns[place])
+                place += 1
+        return found
 
     def close(self, at_ns: int) -> list[Chunk]:
         ledger = self._ledger

@@ -8,6 +8,8 @@ before, and a string without quotes, backslashes and control characters stands f
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import Final
 
 _ITSELF: Final = re.compile(rb'[^"\\\x00-\x1f]+')
@@ -38,6 +40,23 @@ class Repeat:
         self._patience -= 1
         return ""
 
+    def texts(self, reads: Sequence[bytes], start: int) -> list[bytes]:
+        """The texts of the reads from `start` on, up to the first that is no repeat."""
+        before, after = self._before, self._after
+        begin, last, least = len(before), -len(after), len(before) + len(after)
+        found: list[bytes] = []
+        add = found.append
+        for data in islice(reads, start, None):
+            if len(data) <= least or not data.startswith(before) or not data.endswith(after):
+                break
+            add(data[begin:last])
+        whole = b"".join(found)
+        if not (whole.isascii() and _ITSELF.fullmatch(whole)):
+            found = list(takewhile(_stands_for_itself, found))
+        if found:
+            self._patience = _PATIENCE
+        return found
+
     def learn(self, data: bytes, text: str) -> None:
         """`data` was one whole event and gave `text`, nothing else. Its only `key` must hold that text as it stands."""
         self.known = False
@@ -52,3 +71,10 @@ class Repeat:
 
     def forget(self) -> None:
         self.known = False
+
+
+def _stands_for_itself(text: bytes) -> bool:
+    try:
+        return _ITSELF.fullmatch(text) is not None and text.decode() != ""
+    except UnicodeDecodeError:
+        return False

@@ -15,11 +15,12 @@ from dynamometer.engines.dialect import Dialect, Parser
 from dynamometer.engines.reply import Reply, assemble
 from dynamometer.errors import RecordError
 from dynamometer.record.log import BODY, CANCEL, DUE, END, ERROR, HEADERS, PLAN, RETRY, SENT, Frame, read_frames
-from dynamometer.record.rows import Events, Fact, Plan, Rows
-from dynamometer.types import Chunk, Event, EventKind
+from dynamometer.record.rows import Events, Fact, Plan, Rows, flat
+from dynamometer.types import Chunk, Event, EventKind, Texts
 
 BATCH_ROWS: Final = 100_000
 INTERRUPT: Final = "interrupt"
+_AT_ONCE: Final = 8192  # reads of one answer that wait to be parsed: the most that memory holds of it
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -44,6 +45,13 @@ class Told(msgspec.Struct, frozen=True):
     facts: list[Fact]
 
 
+class _Ended(msgspec.Struct, frozen=True):
+    """The same as it is decoded, with runs of text in columns."""
+
+    request: int
+    facts: list[Fact | Texts]
+
+
 _SENT: Final = msgspec.json.Decoder(Sent)
 _HEADERS: Final = msgspec.json.Decoder(Headers)
 _PLAN: Final = msgspec.json.Decoder(Plan)
@@ -52,16 +60,25 @@ _PLAN: Final = msgspec.json.Decoder(Plan)
 class _Open:
     """A request in flight."""
 
-    __slots__ = ("attempt", "body_bytes", "facts", "parser", "status")
+    __slots__ = ("at_ns", "attempt", "body_bytes", "facts", "parser", "reads", "status")
 
     def __init__(self) -> None:
-        self.facts: list[Fact] = []
+        self.facts: list[Fact | Texts] = []
         self.forget_answer()
         self.attempt = 1
 
     def forget_answer(self) -> None:
         self.parser: Parser | None = None
         self.status = self.body_bytes = 0
+        self.reads: list[bytes] = []  # of the body, not parsed yet: many at once are parsed quicker
+        self.at_ns: list[int] = []
+
+    def parse(self) -> None:
+        """Turns the reads that wait into facts."""
+        if self.reads and self.parser is not None:
+            self.body_bytes += sum(map(len, self.reads))
+            self.facts += self.parser.feed_reads(self.reads, self.at_ns)
+        self.reads, self.at_ns = [], []
 
 
 def replay(
@@ -72,33 +89,43 @@ def replay(
     A request that was interrupted and asked again counts with its new answer. One that a crash left open is told last,
     as interrupted at the log's last moment.
     """
+    for ended in _ends(paths, dialect, plans, only):
+        yield Told(ended.request, flat(ended.facts))
+
+
+def _ends(
+    paths: Iterable[Path], dialect: Dialect, plans: dict[int, Plan] | None, only: int | None = None
+) -> Iterator[_Ended]:
     opened: dict[int, _Open] = {}
-    interrupted: dict[int, Told] = {}
+    interrupted: dict[int, _Ended] = {}
     last_ns = 0
     for path in paths:
         for kind, request, at_ns, payload in read_frames(path):
-            if only is not None and request != only:
-                continue
             now = opened.get(request)
-            if kind == BODY and now is not None and now.parser is not None:
-                now.body_bytes += len(payload)
-                now.facts += now.parser.feed(payload, at_ns)
+            if kind == BODY and now is not None:
+                now.reads.append(payload)
+                now.at_ns.append(at_ns)
+                if len(now.reads) >= _AT_ONCE:
+                    now.parse()
+                continue
+            if only is not None and request != only:
                 continue
             last_ns = max(last_ns, at_ns)
             try:
-                told = _frame(opened, dialect, plans, (kind, request, at_ns, payload))
+                ended = _frame(opened, dialect, plans, (kind, request, at_ns, payload))
             except msgspec.DecodeError as wrong:
                 raise RecordError(f"{path}: a frame of request {request} is damaged: {wrong}") from wrong
             if kind == PLAN:
                 interrupted.pop(request, None)
-            elif told is not None and kind == CANCEL and told.facts[-1].note == INTERRUPT:
-                interrupted[request] = told
-            elif told is not None:
-                yield told
+            elif ended is not None and kind == CANCEL and _note(ended) == INTERRUPT:
+                interrupted[request] = ended
+            elif ended is not None:
+                yield ended
     yield from interrupted.values()
     for request, now in opened.items():
+        now.parse()
         if now.facts:
-            yield Told(request, _close(now, request, CANCEL, last_ns, INTERRUPT))
+            yield _Ended(request, _close(now, request, CANCEL, last_ns, INTERRUPT))
 
 
 class Live:
@@ -112,7 +139,10 @@ class Live:
     @property
     def in_flight(self) -> int:
         """Requests that were sent and have not ended, as far as the frames tell."""
-        return sum(any(fact.kind is EventKind.SENT for fact in now.facts) for now in self._opened.values())
+        return sum(
+            any(isinstance(fact, Event) and fact.kind is EventKind.SENT for fact in now.facts)
+            for now in self._opened.values()
+        )
 
     def take(self, frame: Frame) -> Told | None:
         kind, request, at_ns, payload = frame
@@ -121,12 +151,18 @@ class Live:
             now.body_bytes += len(payload)
             now.facts += now.parser.feed(payload, at_ns)
             return None
-        return _frame(self._opened, self._dialect, self.plans, frame)
+        ended = _frame(self._opened, self._dialect, self.plans, frame)
+        return None if ended is None else Told(ended.request, flat(ended.facts))
+
+
+def _note(ended: _Ended) -> str:
+    last = ended.facts[-1]
+    return "" if isinstance(last, Texts) else last.note
 
 
 def _frame(
     opened: dict[int, _Open], dialect: Dialect, plans: dict[int, Plan] | None, frame: tuple[int, int, int, bytes]
-) -> Told | None:
+) -> _Ended | None:
     """One frame but a body's. Returns the request's facts when the frame ends it."""
     kind, request, at_ns, payload = frame
     if kind == PLAN:
@@ -135,12 +171,13 @@ def _frame(
             plans[request] = _PLAN.decode(payload)
         return None
     now = opened.setdefault(request, _Open())
+    now.parse()
     if plans is not None and request not in plans:
         plans[request] = Plan(request)
     if kind in (END, ERROR, CANCEL):
         facts = _close(now, request, kind, at_ns, payload.decode("utf-8", "replace"))
         del opened[request]
-        return Told(request, facts)
+        return _Ended(request, facts)
     now.facts += _wire(now, request, dialect, (kind, at_ns, payload))
     return None
 
@@ -165,14 +202,14 @@ def _wire(now: _Open, request: int, dialect: Dialect, frame: tuple[int, int, byt
     return []  # a body without headers: nothing can be made of it, and the end says what went wrong
 
 
-def _close(now: _Open, request: int, kind: int, at_ns: int, note: str) -> list[Fact]:
+def _close(now: _Open, request: int, kind: int, at_ns: int, note: str) -> list[Fact | Texts]:
     """The facts with the one that ends them: by the protocol, by the wire's failure, or by us.
 
     An answer whose end marker was read is complete, whatever the connection did afterwards.
     """
     ended = now.parser is not None and now.parser.ended
     rest: list[Chunk] = now.parser.close(at_ns) if now.parser is not None else []
-    facts: list[Fact] = [*now.facts, *rest[:-1]]
+    facts: list[Fact | Texts] = [*now.facts, *rest[:-1]]
     if rest and (kind == END or ended):
         last = rest[-1]
         if last.kind is EventKind.DONE:
@@ -191,7 +228,7 @@ def decode(paths: Iterable[Path], dialect: Dialect, emit: Callable[[Events], Non
     """All rows of a run. `emit` gets the events in batches of about a million; the plans come back at the end."""
     plans: dict[int, Plan] = {}
     rows = Rows()
-    for told in replay(paths, dialect, plans):
+    for told in _ends(paths, dialect, plans):
         rows.add(told.request, told.facts)
         if len(rows) >= BATCH_ROWS:
             emit(rows.take())

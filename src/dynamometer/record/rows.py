@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dynamometer.types import Chunk, Event, EventKind
+from dynamometer.types import Chunk, Event, EventKind, Texts
 
 KINDS: Final = tuple(EventKind)  # an event's kind is kept as its place in this list
 KIND_CODE: Final[Mapping[str, int]] = {kind.value: code for code, kind in enumerate(KINDS)}
@@ -63,6 +63,15 @@ class Events(msgspec.Struct, frozen=True):
         }
 
 
+def flat(facts: Iterable[Fact | Texts]) -> list[Fact]:
+    """Each fact by itself."""
+    return [one for fact in facts for one in (fact.chunks() if isinstance(fact, Texts) else (fact,))]
+
+
+def _edges(fact: Fact | Texts) -> tuple[int, ...]:
+    return (fact.at_ns[0], fact.at_ns[-1]) if isinstance(fact, Texts) else (fact.at_ns,)
+
+
 class Rows:
     """Collects the facts of finished requests; `take` gives them as columns and starts anew."""
 
@@ -80,24 +89,44 @@ class Rows:
     def __len__(self) -> int:
         return len(self._kind)
 
-    def add(self, request: int, facts: Sequence[Fact]) -> None:
+    def add(self, request: int, facts: Sequence[Fact | Texts]) -> None:
         """The facts of one request. Its rows stand together, in time order; facts of one moment keep their order."""
-        times = [fact.at_ns for fact in facts]
-        if any(map(int.__gt__, times, times[1:])):
-            facts = sorted(facts, key=lambda fact: fact.at_ns)
-            times.sort()
+        edges = [at for fact in facts for at in _edges(fact)]
+        if any(map(int.__gt__, edges, edges[1:])):
+            facts = sorted(flat(facts), key=lambda fact: fact.at_ns)
+        single: list[Fact] = []
+        for fact in facts:
+            if isinstance(fact, Texts):
+                self._add_facts(request, single)
+                single = []
+                self._add_texts(request, fact)
+            else:
+                single.append(fact)
+        self._add_facts(request, single)
+
+    def _add_facts(self, request: int, facts: Sequence[Fact]) -> None:
         notes = [fact.note for fact in facts]
         for note in set(notes) - self._codes.keys():
             self._learn(note)
         codes = self._codes
-        self._request.extend([request] * len(times))
-        self._at_ns.extend(times)
+        self._request.extend([request] * len(facts))
+        self._at_ns.extend([fact.at_ns for fact in facts])
         self._kind.extend([_CHUNK_CODE if f.kind is _CHUNK else KIND_CODE[f.kind.value] for f in facts])
         self._n.extend([fact.n for fact in facts])
         self._bytes.extend(
             [f.bytes if isinstance(f, Event) else len(f.text.encode("utf-8", "surrogatepass")) for f in facts]
         )
         self._note.extend([codes[note] for note in notes])
+
+    def _add_texts(self, request: int, run: Texts) -> None:
+        self._learn("content")
+        length = len(run.texts)
+        self._request += array("i", (request,)) * length
+        self._at_ns.extend(run.at_ns)
+        self._kind += array("B", (_CHUNK_CODE,)) * length
+        self._n += array("q", (0,)) * length
+        self._bytes.extend(map(len, run.texts))
+        self._note += array("I", (self._codes["content"],)) * length
 
     def _learn(self, note: str) -> None:
         # the second of two parallel calls has the channel "tool 1"; a row's channel is "tool" for both

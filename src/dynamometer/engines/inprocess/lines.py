@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.inprocess import Emission
 from dynamometer.errors import UsageError
-from dynamometer.types import Chunk, EventKind, Request, Target
+from dynamometer.types import Chunk, EventKind, Request, Target, Texts
 
 _decode = msgspec.json.Decoder(Emission).decode
 _encode = msgspec.json.Encoder().encode
@@ -56,6 +56,9 @@ class LineParser:
                 continue
             chunks += self._chunks(emission, at_ns)
         return chunks
+
+    def feed_reads(self, reads: Sequence[bytes], at_ns: Sequence[int]) -> list[Chunk | Texts]:
+        return [chunk for data, at in zip(reads, at_ns, strict=True) for chunk in self.feed(data, at)]
 
     def _chunks(self, emission: Emission, at_ns: int) -> list[Chunk]:
         chunks: list[Chunk] = []
