@@ -65,6 +65,18 @@ def test_levels_are_added_around_the_knee() -> None:
     assert all(5 <= level <= 80 for level in added)
 
 
+def test_a_gain_that_the_intervals_leave_open_is_measured_again_before_the_doubling_ends() -> None:
+    flat = [Level(1, 100, low=99, high=101), Level(2, 190, low=188, high=192), Level(4, 195, low=165, high=225)]
+    step = next_level(flat, SweepRules())
+    assert (step.at, "open" in step.reason) == (4, True)
+    grew = [*flat, Level(4, 240, low=235, high=245), Level(4, 238, low=236, high=240), Level(2, 190), Level(2, 191)]
+    assert next_level(grew, SweepRules()).at == 8
+    sure = [*flat[:2], Level(4, 195, low=193, high=197)]
+    assert next_level(sure, SweepRules()).reason != step.reason
+    tight = next_level(flat, SweepRules(runs=4))
+    assert tight.at == 3  # the runs that are left are needed for a curve
+
+
 def test_a_level_that_is_not_usable_ends_the_doubling() -> None:
     done = [Level(2**i, 100.0 * 2**i) for i in range(5)] + [Level(32, 50.0, usable=False)]
     step = next_level(done, SweepRules())
@@ -133,6 +145,18 @@ def test_a_lucky_pass_does_not_survive_its_confirmation() -> None:
     assert "confirmation" in next_rate(lucky, rules).reason
     unlucky = [*lucky, Trial(8, 60, 100)]
     assert next_rate(unlucky, rules).at == 4
+
+
+def test_the_runs_that_gave_a_verdict_do_not_confirm_it() -> None:
+    rules = RateRules(first=8, last=8, attainment=0.9, repeats=3, confirmations=2)
+    open_at_first = [Trial(8, 91, 100), Trial(8, 91, 100), Trial(8, 91, 100)]
+    assert next_rate(open_at_first, rules).reason == "confirmation"
+    assert not capacity(open_at_first, rules).confirmed
+    done = [*open_at_first, Trial(8, 92, 100), Trial(8, 94, 100)]
+    found = capacity(done, rules)
+    assert found.confirmed
+    assert found.attainment.value == pytest.approx(0.93)  # of the confirming runs alone: the finders were chosen
+    assert "confirmed by 2 more runs" in next_rate(done, rules).reason
 
 
 def test_an_open_verdict_is_repeated_before_it_is_decided() -> None:

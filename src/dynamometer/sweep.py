@@ -206,7 +206,8 @@ def _cell(experiment: Experiment) -> Cell:
 
 
 def _level(point: Point) -> Level:
-    return Level(round(point.asked), point.tokens_per_s.value or 0.0, not point.unusable)
+    rate = point.tokens_per_s
+    return Level(round(point.asked), rate.value or 0.0, not point.unusable, rate.low, rate.high)
 
 
 def _experiment(record: Record, load: Load, done: Sequence[Path], work: Workload | None = None) -> Experiment:

@@ -22,11 +22,14 @@ from dynamometer.types import Estimate
 
 
 class Level(msgspec.Struct, frozen=True):
-    """One run of a sweep. `usable` False: failed, or its client was late; it ends the doubling."""
+    """One run of a sweep. `usable` False: failed, or its client was late; it ends the doubling. `low`, `high`: the
+    rate's 90 % interval within the run, where it is known."""
 
     concurrency: int
     tokens_per_s: float
     usable: bool = True
+    low: float | None = None
+    high: float | None = None
 
 
 class SweepRules(msgspec.Struct, frozen=True):
@@ -37,6 +40,7 @@ class SweepRules(msgspec.Struct, frozen=True):
     runs: int = 16  # the most runs
     flat: float = 0.10  # a doubling that gains less than this share has saturated
     width: float = 0.25  # the knee is known when its interval is narrower than this share of it
+    repeats: int = 3  # runs at a level whose gain is open, before its point estimate decides
 
 
 class Next(msgspec.Struct, frozen=True):
@@ -88,7 +92,10 @@ def next_level(done: Sequence[Level], rules: SweepRules = SweepRules()) -> Next:
     if len(done) >= rules.runs:
         return Next(None, f"{rules.runs} runs are made, the most that were asked for")
     highest = max(done, key=lambda level: level.concurrency)
-    saturated = _flat(done, rules.flat)
+    saturated, again = _flat(done, rules)
+    spare = rules.runs - len(done) - max(0, FEWEST_LEVELS - len({one.concurrency for one in done if one.usable}))
+    if again is not None and spare > 0:
+        return Next(again, "a repeat: the runs' intervals leave open whether throughput still grows", 5)
     if highest.usable and not saturated and highest.concurrency < rules.last:
         return Next(min(2 * highest.concurrency, rules.last), "throughput still grows", 5)
     usable = [level for level in done if level.usable]
@@ -135,13 +142,15 @@ def capacity(done: Sequence[Trial], rules: RateRules = RateRules()) -> Capacity:
     if passed is None:
         raise Refused("no rate has met the objective so far; search lower, or relax the objective")
     failed = min((rate for rate, good in verdicts.items() if good is False and rate > passed), default=None)
-    pooled = _pooled(done, passed)
+    confirming = _confirming(done, passed, rules)
+    counted = confirming if len(confirming) >= rules.confirmations > 0 else [t for t in done if t.rate == passed]
+    pooled = _pooled(counted, passed)
     low, high = wilson(pooled.good, pooled.total, pooled.design_effect, rules.level)
-    share = Estimate(pooled.good / pooled.total, low, high, pooled.total, "", rules.level, "Wilson, runs pooled")
-    times = sum(trial.rate == passed for trial in done)
+    which = "confirming runs" if counted is confirming else "runs"
+    share = Estimate(pooled.good / pooled.total, low, high, pooled.total, "", rules.level, f"Wilson, {which} pooled")
     method = "highest rate that passed, lowest that failed" if failed else "no rate failed"
     rate = Estimate(passed, passed, failed, len(done), "1/s", rules.level, method)
-    return Capacity(rate, share, times > rules.confirmations, len(done))
+    return Capacity(rate, share, len(confirming) >= rules.confirmations, len(done))
 
 
 def wilson(good: int, total: int, design_effect: float = 1.0, level: float = 0.9) -> tuple[float, float]:
@@ -154,17 +163,47 @@ def wilson(good: int, total: int, design_effect: float = 1.0, level: float = 0.9
     return (max(0.0, centre - half) if good else 0.0), (min(1.0, centre + half) if good < total else 1.0)
 
 
-def _flat(done: Sequence[Level], gain: float) -> bool:
-    """Whether the last doubling of usable levels gained less than `gain`; two doublings must have been tried."""
-    best: dict[int, list[float]] = {}
+def _flat(done: Sequence[Level], rules: SweepRules) -> tuple[bool, int | None]:
+    """Whether the last doubling of usable levels gained less than `flat`; two doublings must have been tried.
+
+    Where the interval of the gain holds `flat`, the level to repeat comes too: the one of the two that ran less often.
+    """
+    runs: dict[int, list[Level]] = {}
     for level in done:
         if level.usable:
-            best.setdefault(level.concurrency, []).append(level.tokens_per_s)
-    if len(best) < 3:
-        return False
-    top = max(best)
-    before = max((x for x in best if x <= top / 1.9), default=None)
-    return before is not None and float(np.mean(best[top])) < (1 + gain) * float(np.mean(best[before]))
+            runs.setdefault(level.concurrency, []).append(level)
+    if len(runs) < 3:
+        return False, None
+    top = max(runs)
+    before = max((x for x in runs if x <= top / 1.9), default=None)
+    if before is None:
+        return False, None
+    gain, half = _gain(runs[before], runs[top])
+    fewest = min(before, top, key=lambda at: (len(runs[at]), -at))
+    if abs(gain - rules.flat) < half and len(runs[fewest]) < rules.repeats:
+        return gain < rules.flat, fewest
+    return gain < rules.flat, None
+
+
+def _gain(before: Sequence[Level], after: Sequence[Level]) -> tuple[float, float]:
+    """Relative gain from one level to another, and half the width of its 90 % interval: 0 where no run has one."""
+    ratio = _mean(after) / max(_mean(before), 1e-9)
+    spread = math.hypot(*(_half(runs) / max(_mean(runs), 1e-9) for runs in (before, after)))
+    return ratio - 1, ratio * spread
+
+
+def _mean(runs: Sequence[Level]) -> float:
+    return float(np.mean([run.tokens_per_s for run in runs]))
+
+
+def _half(runs: Sequence[Level]) -> float:
+    """Half the width of the mean's interval: by the runs' own intervals, or by how they differ where that is more."""
+    own = [(run.high - run.low) / 2 for run in runs if run.low is not None and run.high is not None]
+    within = math.hypot(*own) / len(runs) if own else 0.0
+    if len(runs) < 2:
+        return within
+    z = NormalDist().inv_cdf(0.95)
+    return max(within, z * float(np.std([run.tokens_per_s for run in runs], ddof=1)) / math.sqrt(len(runs)))
 
 
 def _widest_gap(levels: Sequence[int]) -> int | None:
@@ -203,22 +242,31 @@ def _pooled(done: Sequence[Trial], rate: float) -> Trial:
 
 def _verdicts(done: Sequence[Trial], rules: RateRules) -> dict[float, bool | None]:
     """Rate -> passes, fails, or None: the interval of its attainment holds the target and more runs are allowed."""
-    verdicts: dict[float, bool | None] = {}
-    for rate in sorted({trial.rate for trial in done}):
-        pooled = _pooled(done, rate)
-        low, high = wilson(pooled.good, pooled.total, pooled.design_effect, rules.level)
-        if low >= rules.attainment or high < rules.attainment:
-            verdicts[rate] = low >= rules.attainment
-        elif sum(trial.rate == rate for trial in done) < rules.repeats:
-            verdicts[rate] = None
-        else:
-            verdicts[rate] = pooled.good / pooled.total >= rules.attainment
-    return verdicts
+    return {
+        rate: _verdict([trial for trial in done if trial.rate == rate], rules)
+        for rate in sorted({trial.rate for trial in done})
+    }
+
+
+def _verdict(mine: Sequence[Trial], rules: RateRules) -> bool | None:
+    pooled = _pooled(mine, mine[0].rate)
+    low, high = wilson(pooled.good, pooled.total, pooled.design_effect, rules.level)
+    if low >= rules.attainment or high < rules.attainment:
+        return low >= rules.attainment
+    return None if len(mine) < rules.repeats else pooled.good / pooled.total >= rules.attainment
+
+
+def _confirming(done: Sequence[Trial], rate: float, rules: RateRules) -> list[Trial]:
+    """The runs at a rate that were made after those that gave its verdict."""
+    mine = [trial for trial in done if trial.rate == rate]
+    found = next((n for n in range(1, len(mine) + 1) if _verdict(mine[:n], rules) is not None), len(mine))
+    return mine[found:]
 
 
 def _confirm(done: Sequence[Trial], rate: float, rules: RateRules, known: str) -> Next:
     """The runs that found the answer do not confirm it; as many more do. A failure there changes the pooled verdict."""
-    times = sum(trial.rate == rate for trial in done)
-    if times <= rules.confirmations:
-        return Next(rate, "confirmation", rules.confirmations - times + 1)
-    return Next(None, f"{rate:.3g}/s meets the objective, {known}, confirmed by {times - 1} more runs")
+    times = len(_confirming(done, rate, rules))
+    if times < rules.confirmations:
+        return Next(rate, "confirmation", rules.confirmations - times)
+    more = f", confirmed by {times} more runs" if times else ", not confirmed: no confirmation was asked for"
+    return Next(None, f"{rate:.3g}/s meets the objective, {known}{more}")
