@@ -27,10 +27,19 @@ def print_json(value: object) -> None:
     click.echo(json_text(value))
 
 
+Picture = Callable[[bool], str]  # drawn in characters; True: ASCII alone
+
+
 def tell_study(
-    said: Sequence[str], tables: Sequence[Table], page: Callable[[], Page], out: Path | None, values: object = None
+    said: Sequence[str],
+    tables: Sequence[Table],
+    page: Callable[[], Page],
+    out: Path | None,
+    values: object = None,
+    picture: Picture | None = None,
 ) -> None:
-    """Prints sentences and tables, or `values` as JSON where they are given; writes the page where `out` names one."""
+    """Prints sentences, a picture and tables, or `values` as JSON where they are given; writes the page where `out`
+    names one."""
     from dynamometer.report.html import write_page
     from dynamometer.report.table import draw, terminal
 
@@ -38,8 +47,11 @@ def tell_study(
     if values is not None:
         return print_json(values)
     click.echo("\n".join(said) + "\n")
+    console = terminal()
+    if picture is not None and (drawn := picture(not (console.encoding or "").lower().startswith("utf"))):
+        click.echo(drawn + "\n")
     for table in tables:
-        draw(table, terminal())
+        draw(table, console)
     if written:
         click.echo(f"report: {written}")
     return None

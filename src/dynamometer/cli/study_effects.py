@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -39,4 +40,5 @@ def command(table: Path | None, response: str, level: float, out: Path | None, a
     }
     tables = effects_page.tables(found)
     page = lambda: effects_page.page(found, about)  # noqa: E731 - drawn only where it is asked for
-    tell_study((f"{effects_page.verdict(found)} ({about})",), tables, page, out, values if as_json else None)
+    said, picture = (f"{effects_page.verdict(found)} ({about})",), partial(effects_page.in_characters, found)
+    tell_study(said, tables, page, out, values if as_json else None, picture)

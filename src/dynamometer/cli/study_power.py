@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -48,4 +49,5 @@ def command(
     found = operating.judge(pairs, driver, reference, (alpha, beta))
     values = {"verdict": power_page.verdict(found), "powers": found}
     said, made = (power_page.verdict(found),), power_page.tables(found)
-    tell_study(said, made, lambda: power_page.page(found), out, values if as_json else None)
+    picture = partial(power_page.in_characters, found)
+    tell_study(said, made, lambda: power_page.page(found), out, values if as_json else None, picture)

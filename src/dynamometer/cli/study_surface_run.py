@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -80,7 +81,8 @@ def _tell(points: Grid, seed: int, out: Path | None, how: DriveOptions, folder: 
     if folder:
         (folder / sweep_run.RESULT).write_text(json_text(values) + "\n", encoding="utf-8")
     said = (surface_page.verdict(told), surface_page.contradiction(told))
-    tell_study(said, surface_page.tables(told), lambda: surface_page.page(told), out, values if how.as_json else None)
+    page, picture = lambda: surface_page.page(told), partial(surface_page.in_characters, told)
+    tell_study(said, surface_page.tables(told), page, out, values if how.as_json else None, picture)
     return 0
 
 

@@ -9,6 +9,7 @@ from dynamometer.report.figure import Axis, Figure, Heading, Row, curve
 from dynamometer.report.page import Page, Section
 from dynamometer.report.shapes import tornado
 from dynamometer.report.table import Table
+from dynamometer.report.text_plot import text_bars
 from dynamometer.types import Estimate
 from dynamometer.units import show, significant
 
@@ -45,6 +46,14 @@ def _orthogonal(interaction: Estimate) -> str:
     if known:
         return "Its interval leaves out 0, so they disturb or help each other."
     return "Its interval holds 0: no interaction was seen, and none larger than the interval is likely."
+
+
+def in_characters(found: Findings, plain: bool) -> str:
+    """Each effect as a bar from "none", with its interval, for a terminal. `plain`: ASCII alone."""
+    ratio = {name: one for name, one in found.effects.ratio.items() if name and one.value is not None}
+    largest = sorted(ratio.items(), key=lambda item: -abs((item[1].value or 1.0) - 1))[:12]
+    bars = [(name, one.value or 1.0, one.low, one.high) for name, one in largest]
+    return f"effect on {found.response}, on over off; 1: none\n{text_bars(bars, 1.0, plain=plain)}"
 
 
 def tables(found: Findings) -> tuple[Table, ...]:

@@ -10,6 +10,7 @@ from dynamometer.report.figure import Axis, Figure, Heading, Row, curve
 from dynamometer.report.page import Page, Section
 from dynamometer.report.shapes import pareto
 from dynamometer.report.table import Table
+from dynamometer.report.text_plot import text_plot
 from dynamometer.units import show, significant
 
 
@@ -22,7 +23,7 @@ def verdict(found: Powers) -> str:
     said += f"; nothing beats {', '.join(front[:6])}{' …' if len(front) > 6 else ''} in both throughput and power."
     if found.law:
         e0, e1 = found.law.parameters["e0"], found.law.parameters["e1"]
-        said += f" A token costs {show(e0)} by itself and a share of {show(e1)} a step."
+        said += f" A token costs {show(e0)} by itself and its share of {show(e1)}."
     return said
 
 
@@ -64,6 +65,20 @@ def tables(found: Powers) -> tuple[Table, ...]:
         note = f"J/token = e0 + e1/B; median miss {found.law.misfit:.1%}, {held}."
         made.append(Table("Energy law", ("", "value", ""), lines, (note,), numbers=False))
     return tuple(made)
+
+
+def in_characters(found: Powers, plain: bool) -> str:
+    """Joules a token against batch with the law, where there is one, else against throughput. `plain`: ASCII alone."""
+    batched = [(one.batch, one.energy.gross_j) for one in found.choices if one.batch]
+    if found.law and batched:
+        low, high = found.law.domain
+        x = np.geomspace(low, high, 128).clip(low, high)
+        line = [(float(b), predict_energy(found.law, float(b))) for b in x]
+        return f"J/token against batch; the line is e0 + e1/B\n{text_plot(line, batched, plain=plain)}"
+    points = [(one.point.power_w, one.point.tokens_per_s) for one in found.choices if one.point.power_w > 0]
+    front = [(one.point.power_w, one.point.tokens_per_s) for one in found.choices if one.best and one.point.power_w > 0]
+    title = f"tokens/s against power ({found.choices[0].point.meter}, W)"
+    return f"{title}\n{text_plot(front, points, plain=plain)}"
 
 
 def pictures(found: Powers) -> tuple[Figure, ...]:

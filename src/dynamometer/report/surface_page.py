@@ -14,6 +14,7 @@ from dynamometer.report.figure import Axis, Figure, Heading, Row, curve
 from dynamometer.report.page import Key, Page, Section
 from dynamometer.report.shapes import heat_map
 from dynamometer.report.table import Table
+from dynamometer.report.text_plot import text_map
 from dynamometer.types import Float64
 from dynamometer.units import show, significant
 
@@ -105,6 +106,12 @@ def tables(one: Told) -> tuple[Table, ...]:
         ),
         Table("Forms", ("", "median miss", "left out", "formula"), forms, numbers=False),
     )
+
+
+def in_characters(one: Told, plain: bool) -> str:
+    """Throughput over batch and context for a terminal. `plain`: ASCII alone."""
+    cells = {(cell.batch, cell.context): cell.measured for cell in one.found.cells}
+    return f"tokens/s, {one.grid.driver}; darker is more\n{text_map(cells, ('batch', 'context'), plain)}"
 
 
 def pictures(one: Told) -> tuple[Figure, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dynamometer.units import significant
 
 Points = Sequence[tuple[float, float]]
 
 _LINE, _POINT, _RULE = "·", "●", "│"
-_PLAIN = str.maketrans({"·": ".", "●": "o", "│": "|", "└": "+", "─": "-"})
+_SHADES = " ░▒▓█"
+_PLAIN = str.maketrans(
+    {"·": ".", "●": "o", "│": "|", "└": "+", "─": "-", "┼": "+", "░": ".", "▒": ":", "▓": "%", "█": "#"}
+)
 
 
 def text_plot(
@@ -54,6 +57,57 @@ def text_plot(
     if rule:
         picture.append(" " * (wide + 2) + _spread([(column(rule[0]), rule[1])], columns))
     text = "\n".join(picture)
+    return text.translate(_PLAIN) if plain else text
+
+
+def text_map(cells: Mapping[tuple[float, float], float], names: tuple[str, str], plain: bool = False) -> str:
+    """Values over two factors: rows by the first, columns by the second, darker is more (by rank of the logarithm).
+
+    `cells`: (first, second) -> value, all values above 0; a pair that is missing stays empty. `names`: of the factors.
+    """
+    rows, columns = (sorted({pair[i] for pair in cells}) for i in (0, 1))
+    low, high = math.log(min(cells.values())), math.log(max(cells.values()))
+
+    def cell(pair: tuple[float, float]) -> str:
+        if pair not in cells:
+            return " " * 10
+        share = (math.log(cells[pair]) - low) / (high - low) if high > low else 1.0
+        return f"{_SHADES[1 + min(3, int(share * 4))] * 2}{significant(cells[pair]):>8}"
+
+    wide = max(len(names[0]), *(len(significant(row)) for row in rows))
+    head = f"{names[0]:>{wide}} │" + "".join(f"{significant(column):>11}" for column in columns) + f"  {names[1]}"
+    rule = "─" * (wide + 1) + "┼" + "─" * (11 * len(columns))
+    lines = [f"{significant(row):>{wide}} │" + "".join(f" {cell((row, column))}" for column in columns) for row in rows]
+    text = "\n".join((head, rule, *(line.rstrip() for line in lines)))
+    return text.translate(_PLAIN) if plain else text
+
+
+Bar = tuple[str, float, float | None, float | None]  # name, value, low, high
+
+
+def text_bars(bars: Sequence[Bar], middle: float, width: int = 48, plain: bool = False) -> str:
+    """A bar a row from `middle` to its value, with its interval as a line: `·` in the bar's free ends."""
+    if not bars:
+        return ""
+    ends = [x for _, value, low, high in bars for x in (value, low, high, middle) if x is not None]
+    least, span = min(ends), (max(ends) - min(ends)) or 1.0
+
+    def column(x: float) -> int:
+        return round((x - least) / span * (width - 1))
+
+    wide = max(len(name) for name, *_ in bars)
+    lines = []
+    for name, value, low, high in bars:
+        row = [" "] * width
+        for at in range(min(column(middle), column(value)), max(column(middle), column(value)) + 1):
+            row[at] = "▒"
+        if low is not None and high is not None:
+            for at in range(column(low), column(high) + 1):
+                row[at] = _LINE if row[at] == " " else "▓"
+        row[column(middle)] = _RULE
+        row[column(value)] = _POINT
+        lines.append(f"{name:>{wide}} {''.join(row)}".rstrip() + f"  {significant(value)}")
+    text = "\n".join(lines)
     return text.translate(_PLAIN) if plain else text
 
 
