@@ -203,6 +203,13 @@ class TestRamp:
         load = Load("ramp", rate=10, options={"to": "30", "over": "20s"})
         assert schedule.rate_at(load, np.array([0.0, 5.0, 20.0, 99.0])) == pytest.approx([10, 15, 30, 30])
 
+    def test_a_rise_that_begins_late_holds_the_first_rate_until_then(self) -> None:
+        load = Load("ramp", rate=10, options={"to": "50", "over": "5s", "after": "10s", "spacing": "even"})
+        due_s = schedule.build(load, 0, duration_s=20).due_s
+        counts, _ = np.histogram(due_s, bins=[0, 10 - 1e-9, 15 - 1e-9, 20])
+        assert counts == pytest.approx([100, 150, 250], abs=1)
+        assert schedule.rate_at(load, np.array([9.0, 12.5, 16.0])) == pytest.approx([10, 30, 50])
+
 
 class TestStep:
     def test_each_level_has_its_rate_and_the_list_ends_the_load(self) -> None:

@@ -473,11 +473,14 @@ def test_a_recorded_fleet_gives_the_same_account_as_a_replay(tmp_path: Path) -> 
     assert "Replay against the real fleet" in found.output
 
 
-def test_a_run_without_a_sensor_of_replicas_says_how_to_get_one(tmp_path: Path) -> None:
+def test_a_run_without_a_sensor_of_replicas_is_one_and_says_how_to_see_them(tmp_path: Path) -> None:
     directory = recorded_fleet(tmp_path / "run")
     (directory / "samples.jsonl").unlink()
-    with pytest.raises(UsageError, match="--metrics-url"):
-        surge.measured(directory, 0.0, 1.0)
+    found = surge.measured(directory, 0.0, 1.0)
+    assert found.first_scale_s is None
+    assert (found.steady_replicas, found.peak_replicas) == (1, 1)
+    assert found.replica_hours == pytest.approx(found.replicas[-1].at_s / 3600, abs=1 / 3600)
+    assert any("--metrics-url" in note for note in found.notes)
 
 
 def test_the_surge_is_a_ready_study() -> None:

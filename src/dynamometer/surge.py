@@ -148,27 +148,36 @@ where name in ('replicas_asked', 'replicas_ready') group by name, at_ns order by
 def measured(directory: Path, surge_s: float, late_s: float, usd_per_hour: float | None = None) -> Scaled:
     """The same account of a real fleet: a run's own answers, and its replicas where a sensor saw them.
 
-    Raises UsageError where no sensor saw them. Times count from the first request that was due.
+    Where no sensor saw them the endpoint is taken as one replica, and a note says so. Times count from the first
+    request that was due.
     """
     with closing(open_run(directory)) as connection:
         rows = connection.execute(_ANSWERED).fetchall()
         seen = connection.execute(_SEEN).fetchall()
     if not rows:
         raise UsageError(f"{directory} has no request of a load; give another run")
-    if not seen:
-        raise UsageError(
-            f"{directory} does not know how many replicas there were; run dyno bench with --metrics-url "
-            "http://HOST:8265/api/serve/applications/ beside Ray Serve"
-        )
     zero_s = float(rows[0][0])
     good = [row for row in rows if row[4] and row[1] is not None]
     due, first, last = (np.array([float(row[column]) - zero_s for row in good]) for column in range(3))
     end_s = float(rows[-1][0]) - zero_s
     failed = sum(bool(row[3]) for row in rows)
     answers = Answers(due, first, last, failed, len(rows) - len(good) - failed)
-    course = _seen([(str(name), float(at_s) - zero_s, int(n)) for name, at_s, n in seen], answers, end_s)
+    samples = [(str(name), float(at_s) - zero_s, int(n)) for name, at_s, n in seen]
+    course = _seen(samples or _unseen(end_s), answers, end_s)
     initial = _first(course)
-    return account(answers, course, Frame(surge_s, end_s, late_s, initial, usd_per_hour, "measured"))
+    found = account(answers, course, Frame(surge_s, end_s, late_s, initial, usd_per_hour, "measured"))
+    return found if seen else msgspec.structs.replace(found, notes=(*found.notes, _BLIND))
+
+
+_BLIND = (
+    "no sensor saw how many replicas there were, so the endpoint is taken as one; give --metrics-url, such as "
+    "http://HOST:8265/api/serve/applications/ beside Ray Serve"
+)
+
+
+def _unseen(end_s: float) -> list[tuple[str, float, int]]:
+    """One replica throughout, looked at once a second."""
+    return [(name, float(at_s), 1) for at_s in range(int(end_s) + 1) for name in ("replicas_asked", "replicas_ready")]
 
 
 def _first(course: Course) -> int:

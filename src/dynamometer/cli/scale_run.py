@@ -50,8 +50,11 @@ KNOWN = {
 }
 
 
-def run(given: ScaleOptions, workload: Workload, raw: Mapping[str, object]) -> int:
-    """Lint, replays, manifests; returns the exit code."""
+Quoted = tuple[tuple[str, str], ...]
+
+
+def run(given: ScaleOptions, workload: Workload, raw: Mapping[str, object], quoted: Quoted = ()) -> int:
+    """Lint, replays, manifests; returns the exit code. `quoted`: figures of others to show beside."""
     written = _written(given)
     policies = given.policy.split(",") if given.policy else [written.policy or "hpa"]
     if given.lint:
@@ -83,7 +86,24 @@ def run(given: ScaleOptions, workload: Workload, raw: Mapping[str, object]) -> i
         late_s, at_s = seconds(given.late, "--late"), seconds(given.surge_at, "--surge-at")
         scaled = {"measured": surge.measured(given.traffic, at_s, late_s, given.price), **scaled}
     notes = tuple(dict.fromkeys(note for (_, notes), _, _ in cases.values() for note in notes))
-    return _tell(given, scaled, tuple(findings), effects, notes)
+    return _tell(given, scaled, (tuple(findings), effects), notes, quoted)
+
+
+def beside(directory: Path, words: list[str], quoted: Quoted) -> int:
+    """A recorded surge of a real endpoint beside its replays. `words`: options of the verb."""
+    from dynamometer.cli.scale import command
+
+    with command.make_context("scale", [str(directory), "--measured", *words]) as context:
+        given = options.values(context.params, ScaleOptions)
+        workload = options.workload(options.values(context.params, options.WorkloadOptions))
+        return run(given, workload, context.params, quoted)
+
+
+def check(words: list[str]) -> None:
+    """Raises click's usage errors for options of the verb that are none: before minutes of load, not after them."""
+    from dynamometer.cli.scale import command
+
+    command.make_context("scale", list(words)).close()
 
 
 def once(settings: Mapping[str, str | int | float | bool]) -> dict[str, float]:
@@ -336,22 +356,23 @@ def _write_manifests(given: ScaleOptions, case: surge.Case, engine: str, raw: Ma
 def _tell(
     given: ScaleOptions,
     scaled: dict[str, Scaled],
-    findings: tuple[scale_lint.Finding, ...],
-    effects: tuple[surge.Effect, ...],
+    judged: tuple[tuple[scale_lint.Finding, ...], tuple[surge.Effect, ...]],
     notes: tuple[str, ...],
+    quoted: Quoted,
 ) -> int:
     from dynamometer.report.html import write_page
     from dynamometer.report.scale_page import Line, Told, scale_page, tables
     from dynamometer.report.table import draw, terminal
 
+    findings, effects = judged
     if given.as_json:
-        rest = {"findings": findings, "what_to_change": effects, "engine_notes": notes}
+        rest = {"findings": findings, "what_to_change": effects, "engine_notes": notes, "quoted": dict(quoted)}
         if len(scaled) == 1:
             print_json({**msgspec.structs.asdict(next(iter(scaled.values()))), **rest})
         else:
             print_json({"replays": scaled, **rest})
     lines = tuple(Line(e.name, e.value, e.late_share, e.p99_ms, e.scale_out_s, e.replica_hours) for e in effects)
-    told = Told(scaled, findings, lines, notes=notes)
+    told = Told(scaled, findings, lines, quoted, notes)
     if not given.as_json:
         console = terminal()
         for name, one in scaled.items():

@@ -64,7 +64,8 @@ def _counter(at: Endpoint, root: str, model: str, props: Json) -> str:
     """Whose tokenizer page this is, if it has one."""
     if "total_slots" in props:
         return "llamacpp"
-    return "vllm" if _json(_try_post(at, root + "/tokenize", {"model": model, "prompt": "a"})) else ""
+    asked = _json(_try_post(at, root + "/tokenize", {"model": model, "prompt": "a"}))
+    return "vllm" if isinstance(asked.get("count"), int) else ""
 
 
 def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mapping[str, str]) -> tuple[Target, Answer]:
@@ -143,7 +144,7 @@ def _facts(page: str, said: Json) -> Facts:
     settings = said.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
     picked: dict[str, object] = {
-        "/version": {"engine": "vllm" if said else None, "version": said.get("version")},
+        "/version": {"engine": "vllm" if "version" in said else None, "version": said.get("version")},
         "/props": {
             "engine": "llamacpp" if "total_slots" in said else None,
             "build": said.get("build_info"),
@@ -151,9 +152,9 @@ def _facts(page: str, said: Json) -> Facts:
             "context": inner.get("n_ctx"),
             "chat_template_sha": _sha(said.get("chat_template")),
         },
-        "/get_server_info": {"engine": "sglang" if said else None, "version": said.get("version")},
+        "/get_server_info": {"engine": "sglang" if "version" in said else None, "version": said.get("version")},
         "/info": {"engine": "tgi" if "docker_label" in said else None, "version": said.get("version")},
-        "/api/version": {"engine": "ollama" if said else None, "version": said.get("version")},
+        "/api/version": {"engine": "ollama" if "version" in said else None, "version": said.get("version")},
     }
     return {k: v for k, v in cast(Json, picked[page]).items() if isinstance(v, str | int | float) and v != ""}
 

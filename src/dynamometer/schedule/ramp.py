@@ -38,7 +38,8 @@ Profile = tuple[Piece, ...]
 
 
 def ramp(rate: float, options: opt.Options, window: Window, chance: np.random.Generator) -> Float64:
-    """From `rate` straight to option `to` over option `over` (default: the duration), then on at `to`.
+    """From `rate` straight to option `to` over option `over` (default: the duration), then on at `to`. Option `after`:
+    the rise begins so late (default: at once).
 
     `spacing` "poisson" (default: a Poisson process of that rate) or "even" (request k when the rate's integral is k).
     """
@@ -57,17 +58,20 @@ def step(rate: float, options: opt.Options, window: Window, chance: np.random.Ge
 def ramp_profile(rate: float, options: opt.Options, window: Window) -> Profile:
     """The pieces of law "ramp"."""
     where = "law 'ramp'"
-    opt.known(options, ("to", "over", "spacing"), where)
+    opt.known(options, ("to", "over", "after", "spacing"), where)
     opt.choice(options, "spacing", "poisson", where, ("poisson", "even"))
     if "to" not in options:
         raise UsageError(f"{where} needs the rate to reach: set option to=RATE (requests per second)")
     to = opt.number(options, "to", 0.0, where, low=0)
     if max(rate, to) <= 0 or not np.isfinite(to):
         raise UsageError(f"{where} goes from {rate:g} to {to:g} requests per second; one of them must be above 0")
-    over_s = opt.duration(options, "over", window.duration_s or 2 * window.requests / (rate + to), where)
+    after_s = opt.duration(options, "after", 0.0, where)
+    rest_s = window.duration_s - after_s if window.duration_s else 2 * window.requests / (rate + to)
+    over_s = opt.duration(options, "over", rest_s, where)
     if over_s <= 0:
         raise UsageError(f"{where} has no length; give over=TIME, --duration or --requests")
-    return Piece(0.0, over_s, rate, to), Piece(over_s, np.inf, to, to)
+    rise = Piece(after_s, over_s, rate, to), Piece(after_s + over_s, np.inf, to, to)
+    return (Piece(0.0, after_s, rate, rate), *rise) if after_s else rise
 
 
 def step_profile(options: opt.Options) -> Profile:
