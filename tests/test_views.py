@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import msgspec
+import numpy as np
 import pytest
 from answer_rows import MS, Answer, connect, plain, run
 
@@ -16,7 +17,7 @@ from dynamometer import plugins
 from dynamometer.errors import RecordError, UsageError
 from dynamometer.metrics import views
 from dynamometer.metrics.summary import Metrics, Summary, summarize
-from dynamometer.types import Objective
+from dynamometer.types import Load, Objective
 
 GLOSSARY = Path(__file__).parent.parent / "docs" / "glossary.md"
 
@@ -219,15 +220,54 @@ def test_goodput_is_not_guessed_for_a_limit_that_the_run_cannot_show() -> None:
 
 
 def test_throughput_counts_tokens_by_when_they_came() -> None:
-    """Two answers of 11 tokens, 100 ms apart each; the window ends with the last request sent, at 600 ms."""
+    """Answers of 11 tokens, 100 ms apart each; the window ends with the last request sent where it then holds three
+    answers' time."""
     answers = [Answer(sent=at, chunks=[100 * k for k in range(1, 12)], usage={"output": 11}) for at in (0, 600)]
     summary = summarize(connect(answers), run())
     assert (summary.window_s, summary.window.drain_s) == (1.7, 0)  # the drain is over half: the run is kept whole
     assert summary.metrics.output_tokens_per_s == pytest.approx(22 / 1.7)
-    answers = [Answer(sent=at, chunks=[100 * k for k in range(1, 12)], usage={"output": 11}) for at in (0, 1500)]
+    answers = [Answer(sent=at, chunks=[100 * k for k in range(1, 12)], usage={"output": 11}) for at in (0, 3500)]
     summary = summarize(connect(answers), run())
-    assert (summary.window_s, summary.window.drain_s) == (1.5, pytest.approx(1.1))
-    assert summary.metrics.output_tokens_per_s == pytest.approx(11 / 1.5)
+    assert (summary.window_s, summary.window.drain_s) == (3.5, pytest.approx(1.1))
+    assert summary.metrics.output_tokens_per_s == pytest.approx(11 / 3.5)
+    assert summary.metrics.requests_per_s == pytest.approx(1 / 3.5)
+
+
+def waves(count: int, streams: int = 16, stay: float = 15_000.0, sigma: float = 0.01) -> list[Answer]:
+    """A closed loop whose streams move together: all begin and end within milliseconds."""
+    chance = np.random.default_rng(4)
+    found = []
+    for wave in range(count):
+        for stream in range(streams):
+            sent = wave * (stay + 20) + stream
+            whole = stay * (0.9 if wave == 0 else 1) * (1 + sigma * float(chance.standard_normal()) / 100)
+            found.append(Answer(sent=sent, chunks=[whole / 2, whole], usage={"output": 64}))
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 12])
+def test_the_rates_of_a_closed_loop_that_moves_in_waves_do_not_hang_on_where_it_stops(count: int) -> None:
+    """Case seen on a real sweep: two waves of 16 answers in 15 s each gave 1,220, 69 and 31 tokens/s."""
+    summary = summarize(connect(waves(count)), run(Load("closed", concurrency=16)))
+    found = summary.metrics
+    assert found.requests_per_s == pytest.approx(16 / 15, rel=0.1)
+    assert found.output_tokens_per_s == pytest.approx(16 * 64 / 15, rel=0.2)
+    rate = found.estimates["requests_per_s"]
+    assert rate.low is None or 0.4 < rate.low < 16 / 15 * 1.1
+    assert ("short-run" in {doubt.kind for doubt in summary.doubts}) == (count < 3)
+
+
+def test_an_answer_counts_with_the_share_of_its_stay_inside_the_window() -> None:
+    """One answer after another, 1 s each; of the last, sent when the window ends, nothing is inside."""
+    answers = [Answer(sent=at * 1000, chunks=[500, 1000], usage={"output": 2}) for at in range(11)]
+    summary = summarize(connect(answers), run(Load("closed", concurrency=1)))
+    assert summary.window_s == 10
+    assert summary.metrics.requests_per_s == pytest.approx(1.0)
+    two = [
+        Answer(sent=at * 1000 + 500 * k, chunks=[500, 1000], usage={"output": 2}) for at in range(11) for k in (0, 1)
+    ]
+    summary = summarize(connect(two), run(Load("closed", concurrency=2)))
+    assert summary.metrics.requests_per_s == pytest.approx((2 * 10 + 0.5) / 10.5)  # the one before is half inside
 
 
 def test_unfinished_requests_are_censored_and_not_dropped() -> None:

@@ -9,7 +9,7 @@ import duckdb
 import msgspec
 import numpy as np
 
-from dynamometer.metrics.steady import Steady
+from dynamometer.metrics.steady import STAYS, Steady
 from dynamometer.metrics.views import columns_of
 from dynamometer.types import Doubt, Float64, Run
 from dynamometer.units import significant
@@ -210,6 +210,14 @@ def little_law(e: Evidence) -> Doubt | None:
     return Doubt("little-law", message, "run longer than ten answers last, or look for a queue that grows")
 
 
+def short_run(e: Evidence) -> Doubt | None:
+    """Requests that begin and end together, as at the start of a closed loop, make rates depend on where one stops."""
+    if e.run.experiment.load.law != "closed" or not e.stays < STAYS or e.facts["requests"] < 2:
+        return None
+    message = f"the measured part lasts only {e.stays:.1f} times as long as an answer"
+    return Doubt("short-run", message, "ask more requests a stream, or run longer: ten answers' time gives sound rates")
+
+
 def concurrency(e: Evidence) -> Doubt | None:
     load = e.run.experiment.load
     if (
@@ -287,7 +295,18 @@ def not_steady(e: Evidence) -> Doubt | None:
 
 CHECKS: tuple[Check, ...] = (
     *(no_answers, backward, ended_early, late_client, achieved_rate, asked_rate, arrival_law, concurrency),
-    *(noisy_machine, not_steady, little_law, failed, empty, unfinished, retried, short_answers, long_answers),
+    *(
+        noisy_machine,
+        not_steady,
+        short_run,
+        little_law,
+        failed,
+        empty,
+        unfinished,
+        retried,
+        short_answers,
+        long_answers,
+    ),
     *(warm_cache, cut_prompts, odd_timings, estimated, miscounted, coalesced),
 )
 

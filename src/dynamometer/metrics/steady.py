@@ -24,6 +24,7 @@ FEWEST = 20  # values below which no warm-up can be told from chance
 SCORE = 4.0  # standard errors by which a part must differ: the cut was chosen among many
 MOVING = frozenset({"trace", "ramp", "step", "burst"})  # laws that are not steady by intention
 POINTS = 200  # of the series that is kept for the plot
+STAYS = 3.0  # mean answer's times that a window must hold: in a shorter one the waves of a closed loop are not averaged
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -88,14 +89,20 @@ def find(connection: duckdb.DuckDBPyConnection, run: Run, wanted: bool = True) -
         why = "switched off" if not wanted else f"the load ({run.experiment.load.law}) moves by intention"
         return Steady(all_of_it.from_ns, all_of_it.until_ns, 0, 0.0, "off", why, watched, series)
     cuts = {name: mser_of(rows["sent_ns"], rows[name]) for name in ("ttft", "tpot", "e2e")}
-    until_ns, drain_s = _without_drain(connection, all_of_it)
+    least_ns = STAYS * _stay_ns(rows["e2e"])
+    until_ns, drain_s = _without_drain(connection, all_of_it, least_ns)
     moving = [name for name, (_, steady) in cuts.items() if not steady]
     name, (from_ns, _) = max(cuts.items(), key=lambda cut: cut[1][0])
     if moving:
         why = f"{', '.join(moving)} still moved in the second half of the run; nothing was cut"
         return Steady(all_of_it.from_ns, all_of_it.until_ns, 0, 0.0, "not steady", why, watched, series)
     count = int(np.sum(rows["sent_ns"] < from_ns))
-    if not count or from_ns >= until_ns:
+    if count and until_ns - from_ns < max(least_ns, (until_ns - all_of_it.from_ns) / 2):
+        why = (
+            f"the first {count} requests had another {name}, but too little would be left without them: nothing was cut"
+        )
+        return Steady(all_of_it.from_ns, until_ns, 0, drain_s, "too short", why, watched, series)
+    if not count:
         state = "steady" if len(rows["sent_ns"]) >= FEWEST else "too short"
         why = "no warm-up seen" if state == "steady" else f"under {FEWEST} answers: warm-up can't be told from chance"
         return Steady(all_of_it.from_ns, until_ns, 0, drain_s, state, why, watched, series)
@@ -110,12 +117,18 @@ def mser_of(sent_ns: Float64, values: Float64) -> tuple[int, bool]:
     return (int(sent_ns[known][cut.index]) if cut.index else 0), cut.steady
 
 
-def _without_drain(connection: duckdb.DuckDBPyConnection, span: Span) -> tuple[int, float]:
+def _stay_ns(e2e_ms: Float64) -> float:
+    """Mean time from sent to the last token."""
+    known = e2e_ms[np.isfinite(e2e_ms)]
+    return float(known.mean()) * 1e6 if len(known) else 0.0
+
+
+def _without_drain(connection: duckdb.DuckDBPyConnection, span: Span, least_ns: float) -> tuple[int, float]:
     """Rates end with the last request sent: later the load only falls. Kept whole where that would drop half of the
-    run."""
+    run, or leave less than `least_ns`."""
     row = connection.execute("select max(sent_ns) from answers where phase = 'load'").fetchone()
     last = int(row[0]) if row and row[0] is not None else span.until_ns
-    if last - span.from_ns < (span.until_ns - span.from_ns) / 2:
+    if last - span.from_ns < max(least_ns, (span.until_ns - span.from_ns) / 2):
         return span.until_ns, 0.0
     return last, (span.until_ns - last) / 1e9
 

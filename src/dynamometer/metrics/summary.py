@@ -106,7 +106,7 @@ def summarize(
         run.driver,
         window,
         (span.until_ns - span.from_ns) / 1e9,
-        _metrics(connection, span, objective),
+        _metrics(connection, span, objective, run.experiment.load.law == "closed"),
         _families(connection),
         _table(connection, "select * from groups"),
         _table(connection, "select * from errors"),
@@ -130,12 +130,14 @@ def _once(doubts: tuple[Doubt, ...]) -> tuple[Doubt, ...]:
     return tuple(first.values())
 
 
-def _metrics(connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[Objective, ...]) -> Metrics:
+def _metrics(
+    connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[Objective, ...], closed: bool
+) -> Metrics:
     counts = views.rows(connection, "select * from totals")[0]
     count = {name: _whole(value) for name, value in counts.items()}
     ok = count["ok"] or 0
     latencies = _latencies(connection, whole_answers=bool(ok) and not count["streamed"])
-    rates = _rates(connection, span, slo)
+    rates = _rates(connection, span, slo, closed)
     failures = views.columns_of(connection, "select failed from outcomes")
     rates["error_rate"] = intervals.share(failures["failed"], "")
     value = {name: rate.value for name, rate in rates.items()}
@@ -180,13 +182,18 @@ def _chunks_are_tokens(connection: duckdb.DuckDBPyConnection) -> bool:
     return not views.rows(connection, f"{query} limit 1")
 
 
-def _rates(connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[Objective, ...]) -> dict[str, Estimate]:
-    """Rates over the window; intervals from the slices of it, which are correlated in time as the requests are."""
+def _rates(
+    connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[Objective, ...], closed: bool
+) -> dict[str, Estimate]:
+    """Rates over the window; intervals from the stays in a closed loop, else from slices of the window, which are
+    correlated in time as the requests are."""
     total = views.rows(connection, "select * from throughput")[0]
     pace = views.columns_of(connection, "select * from pace")
     found = {}
+    turned = _turned(connection) if closed else {}
     for name, unit in (("output_tokens_per_s", "tokens/s"), ("requests_per_s", "1/s")):
-        found[name] = _around(_number(total[name]), intervals.mean(pace[name], unit))
+        sliced = intervals.mean(pace[name], unit)
+        found[name] = _around(_number(total[name]), turned.get(name, sliced))
     value = _number(total["input_tokens_per_s"])
     why = "total over the window" if value is not None else "the server does not count prompt tokens"
     found["input_tokens_per_s"] = Estimate(value, None, None, found["requests_per_s"].n, "tokens/s", method=why)
@@ -194,11 +201,31 @@ def _rates(connection: duckdb.DuckDBPyConnection, span: views.Span, slo: tuple[O
     return found | _goodput(connection, span, slo)
 
 
+def _turned(connection: duckdb.DuckDBPyConnection) -> dict[str, Estimate]:
+    """Rates of one stream; empty where no answer ended.
+
+    In a closed loop the requests in flight are fixed, so a rate is known as well as the stays are. Slices of time would
+    show the waves in which such a loop moves, not its mean.
+    """
+    rows = views.columns_of(
+        connection,
+        "select output_tokens, (last_ns - sent_ns) / 1e9 as stay_s from kept where outcome = 'ok' "
+        "order by sent_ns, request",
+    )
+    stay_s, n = rows["stay_s"], len(rows["stay_s"])
+    if not n or not np.isfinite(rows["output_tokens"]).all():
+        return {}
+    return {
+        "output_tokens_per_s": intervals.ratio(rows["output_tokens"], stay_s, "tokens/s", n),
+        "requests_per_s": intervals.ratio(np.ones(n), stay_s, "1/s", n),
+    }
+
+
 def _around(value: float | None, sliced: Estimate) -> Estimate:
-    """The exact total with the half-width that the slices give."""
-    if value is None or sliced.low is None or sliced.high is None:
+    """The exact total with the relative half-width of an estimate from parts of the run."""
+    if value is None or sliced.low is None or sliced.high is None or not sliced.value:
         return msgspec.structs.replace(sliced, value=value, low=None, high=None)
-    half = (sliced.high - sliced.low) / 2
+    half = (sliced.high - sliced.low) / 2 / sliced.value * value
     return msgspec.structs.replace(sliced, value=value, low=max(0.0, value - half), high=value + half)
 
 
@@ -209,9 +236,7 @@ def _goodput(
     if not limits:
         none = Estimate(None, None, None, 0, "", method="no limit on ttft, tpot or e2e was set")
         return {"goodput": msgspec.structs.replace(none, unit="1/s"), "attainment": none}
-    rows = views.columns_of(
-        connection, "select good::int as good, (ended_ns <= until_ns)::int as inside from goodput, span"
-    )
+    rows = views.columns_of(connection, "select good::int as good, inside from goodput")
     good = rows["good"]
     if len(good) and np.isnan(good).all():
         none = Estimate(
