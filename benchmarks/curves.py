@@ -2,7 +2,8 @@
 
 Run: python benchmarks/curves.py [FILE.csv …]
 
-Without a file: benchmarks/data/serving_aic.csv. A file of your own needs the columns `curve`, `concurrency` and either
+Without a file: the public curves of benchmarks/data/serving_aic.csv and this project's own of one H200
+(h200_closed.csv). A file of your own needs the columns `curve`, `concurrency` and either
 `output_tokens_per_s` or `ttft_ms`, `tpot_ms` and `output_tokens` (throughput then follows from Little's law). Curves
 with fewer than five levels are left out.
 
@@ -24,7 +25,7 @@ from dynamometer.models import saturation
 from dynamometer.models.forms import THROUGHPUT, Form
 from dynamometer.types import Float64
 
-DATA = Path(__file__).parent / "data" / "serving_aic.csv"
+DATA = [Path(__file__).parent / "data" / name for name in ("serving_aic.csv", "h200_closed.csv")]
 LEVEL = 0.9
 
 
@@ -75,7 +76,7 @@ def describe(title: str, misses: list[Miss]) -> str:
 
 
 def main() -> None:
-    for path in [Path(name) for name in sys.argv[1:]] or [DATA]:
+    for path in [Path(name) for name in sys.argv[1:]] or DATA:
         found = curves(path)
         print(f"{path.name}: {len(found)} curves")
         for name, families in (("chosen by held-out error", THROUGHPUT), ("the hyperbola alone", THROUGHPUT[:1])):
