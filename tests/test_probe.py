@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from loopback import Exchange, serving, whole
 
 from dynamometer.client.probe import first_answer, look, takes_ignore_eos, token_counter
 from dynamometer.errors import TargetError
@@ -164,3 +165,26 @@ def test_an_endpoint_that_refuses_a_fixed_length_is_found_before_the_load() -> N
         assert not takes_ignore_eos(Target(url, "m1"), {})
     with server(lambda *_: (200, stream("one two"))) as url:
         assert takes_ignore_eos(Target(url, "m1"), {})
+
+
+GARBAGE = bytes(range(1, 32)) + b"\x9b31m not HTTP at all \xff\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (GARBAGE, "does not speak HTTP; it sent"),
+        (whole("301 Moved Permanently", b"", "location: https://there/v1"), "redirects to https://there/v1"),
+        (whole("200 OK", b"\x1f\x8b", "content-encoding: gzip"), "sends gzip-coded answers"),
+        (whole("200 OK", b"short")[:-2], "closed the connection in mid-answer, after 3 bytes"),
+        (b"", "Remote end closed connection"),
+    ],
+)
+def test_a_strange_first_answer_is_told_on_one_printable_line(sent: bytes, said: str) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(sent)
+        exchange.close()
+
+    with serving(script) as served, pytest.raises(TargetError, match=said) as told:
+        first_answer(Target(served.url, "m", api="openai.chat"), "Hello?", 8, {})
+    assert str(told.value).isprintable()

@@ -10,6 +10,7 @@ import msgspec
 
 from dynamometer.client.endpoint import Endpoint
 from dynamometer.engines.dialect import HttpRequest
+from dynamometer.engines.fault import line
 from dynamometer.errors import TargetError
 
 _MOST_BYTES = 64 * 1024 * 1024
@@ -32,12 +33,22 @@ def ask(at: Endpoint, question: HttpRequest, timeout_s: float) -> Reply:
         connection.request(question.method, question.path, question.body or None, {"host": at.authority, **headers})
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, found, response.read(_MOST_BYTES))
+        body = response.read(_MOST_BYTES)
+        if response.length and len(body) < _MOST_BYTES:  # a limited read takes a short body for a whole one
+            raise http.client.IncompleteRead(body, response.length)
+        return Reply(response.status, found, body)
     except (OSError, http.client.HTTPException) as wrong:
-        said = str(wrong) or type(wrong).__name__
-        raise TargetError(f"{at.authority} did not answer {question.method} {question.path}: {said}") from wrong
+        raise TargetError(f"{at.authority} did not answer {question.method} {question.path}: {_why(wrong)}") from wrong
     finally:
         connection.close()
+
+
+def _why(wrong: Exception) -> str:
+    if isinstance(wrong, http.client.IncompleteRead):
+        return f"it closed the connection in mid-answer, after {len(wrong.partial)} bytes"
+    if isinstance(wrong, http.client.BadStatusLine) and not isinstance(wrong, http.client.RemoteDisconnected):
+        return f"it does not speak HTTP; it sent {line(str(wrong), 60)!r}"
+    return line(str(wrong)) or type(wrong).__name__
 
 
 def get(at: Endpoint, path: str, timeout_s: float = 5.0) -> Reply:

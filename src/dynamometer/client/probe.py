@@ -85,6 +85,11 @@ def first_answer(target: Target, prompt: str, output_tokens: int, environ: Mappi
             reply = _asked(at, named, dialect, request)
         if reply.status != 400 or b"max_" not in reply.body:
             break
+    if 300 <= reply.status < 400:
+        to = reply.headers.get("location", "nowhere")
+        raise TargetError(f"{target.url} redirects to {to} (HTTP {reply.status}); give the final URL with --url")
+    if (coding := reply.headers.get("content-encoding", "identity").lower()) not in ("identity", ""):
+        raise TargetError(f"{target.url} sends {coding}-coded answers although identity was asked for; switch that off")
     if reply.status != 200:
         kind, message = explain(reply.body, f"HTTP {reply.status}")
         raise TargetError(f"{target.url} refused a first question: HTTP {reply.status}, {kind}: {message}")

@@ -22,8 +22,8 @@ def explain(body: bytes, otherwise: str) -> tuple[str, str]:
 
 
 def line(text: str, limit: int = MESSAGE_CHARS) -> str:
-    """`text` on one line of at most `limit` characters."""
-    flat = " ".join(text.split())
+    """`text` on one line of at most `limit` characters; a terminal would obey control characters, so none is left."""
+    flat = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
