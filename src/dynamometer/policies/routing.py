@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 
 from dynamometer.errors import UsageError
 
@@ -47,3 +48,10 @@ def rule(name: str) -> object:
     if name not in RULES:
         raise UsageError(f"routing is {name!r}; one of {', '.join(RULES)}")
     return RULES[name]
+
+
+def place(tenant: str, salt: str) -> float:
+    """Where a tenant stands between 0 and 1. Those below a canary's share are its tenants, so a share that grows keeps
+    the tenants it had. `salt`: another salt chooses other tenants."""
+    digest = sha256(f"{salt}\0{tenant}".encode()).digest()
+    return int.from_bytes(digest[:7], "big") / (1 << 56)
