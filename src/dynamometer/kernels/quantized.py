@@ -50,7 +50,8 @@ class Int8(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
         rows = len(flat)
-        scale = flat.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-6) / 127  # in bf16 it could come out too small
+        # in bf16 the scale could come out too small
+        scale = flat.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-6) / 127
         low = (flat / scale).round().clamp(-127, 127).to(torch.int8)
         if rows <= 16:
             low = nn.functional.pad(low, (0, 0, 0, 32 - rows))

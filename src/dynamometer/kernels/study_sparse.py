@@ -207,7 +207,7 @@ def verdict(rows: list[Row]) -> tuple[str, ...]:
         fast = min(whole, key=lambda r: r.value("time_ms"))
         said.append(
             f"In a stack of layers it is {slow.value('time_ms') / fast.value('time_ms'):.2f} times "
-            f"({fast.at['attention']} over {slow.at['attention']}): attention is only a part of a prefill, so a gain of "
-            "several times end to end can only come from a poor baseline."
+            f"({fast.at['attention']} over {slow.at['attention']}): attention is only a part of a prefill, so a gain "
+            "of several times end to end can only come from a poor baseline."
         )
     return tuple(said)

@@ -1,7 +1,7 @@
 """A torch device's name in, what a bench needs of it out: synchronise, peak memory, facts. One small file a maker.
 
 A file's `reach(torch)` returns a `Backend`, or one line that says why this machine has none. They take the torch module
-as an argument, so that those which cannot run on a machine can be exercised there with a stand-in; docs/probe.md says
+as an argument, so that those which cannot run on a machine can be exercised there with a stand-in; docs/kernels.md says
 which ones were.
 """
 
