@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "probe": ("probe", "Measure this machine's real bandwidth."),
     "align": ("align", "Compare engines fairly, or say why that would not be fair."),
     "serve": ("serve", "Start a real engine and keep it up until Ctrl-C."),
+    "gateway": ("gateway", "Proxy production traffic: canary, shadow, automatic rollback."),
     "doctor": ("doctor", "Say what is here, what is missing and how to get it."),
 }
 
