@@ -78,7 +78,7 @@ def started(command: list[str], url: str, environ: dict[str, str] | None = None)
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **(environ or {})}
     )
     try:
-        wait(url, process)
+        wait(url, process, 120.0)
         yield process
     finally:
         process.terminate()
@@ -129,6 +129,7 @@ def litellm(folder: Path, url: str, venv: Path) -> Iterator[tuple[str, int]]:
     (folder / "litellm.yaml").write_text(json.dumps({"model_list": rows}))  # JSON is YAML
     command = [str(venv / "bin" / "litellm"), "--config", str(folder / "litellm.yaml"), "--host", "127.0.0.1"]
     quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    quiet["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"  # loopback only, no key
     with started([*command, "--port", str(at)], f"http://127.0.0.1:{at}/health/liveliness", quiet) as process:
         yield f"http://127.0.0.1:{at}/v1", process.pid
 
