@@ -73,7 +73,7 @@ def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], No
     notes = (
         "Masked: a window, sink columns and dense last rows; under causality the other global entries add nothing.",
         "Decode keeps the window and the sinks. Useful FLOPs and bytes alone count for the share of the roofline.",
-        f"Ceilings here: {(top.flops.value or 0) / 1e12:,.0f} TFLOP/s, {(top.bandwidth.value or 0) / 1e12:,.2f} TB/s.",
+        f"Ceilings here: {(top.flops.value or 0) / 1e12:,.3g} TFLOP/s, {(top.bandwidth.value or 0) / 1e12:,.3g} TB/s.",
     )
     return Found("sparse-attention", QUESTION, verdict(rows), tuple(rows), describe(backend), notes)
 
