@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "fit": ("fit", "Fit a saturation curve to runs at several loads."),
     "simulate": ("simulate", "Run an experiment on a simulated engine; the same rows, labelled simulated."),
     "study": ("study", "Answer a ready question by simulation: batching, paged-kv, topology…"),
+    "quality": ("quality", "Say what a quantization or another engine costs in answers."),
     "memory": ("memory", "Say what fits where: weights, cache, buffers, limits."),
     "devices": ("devices", "List devices with their published figures and sources."),
     "audit": ("audit", "Judge published claims: possible, implausible, impossible, inconsistent."),

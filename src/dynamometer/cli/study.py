@@ -16,6 +16,11 @@ OWN: dict[str, tuple[str, str, str]] = {
     "surface": ("study_surface", "fits data", "Fit throughput over batch and sequence length."),
     "effects": ("study_effects", "fits data", "Main effects and interactions of a factorial design."),
     "surge": ("study_surge", "measures, or simulates", "50 to 500 requests/s in 30 s: what becomes of the requests?"),
+    "quantization": (
+        "study_quantization",
+        "measures",
+        "What each format costs in memory and speed and loses in answers.",
+    ),
     "power": ("study_power", "fits data", "Weigh throughput against power; energy per token."),
 }
 MEASURED = {one.name or "": one for one in study_measured.commands()}

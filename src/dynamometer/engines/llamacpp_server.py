@@ -25,6 +25,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--cache-prompt", type=int, choices=(0, 1), default=1)
     # llama.cpp's default of 8 GiB for old prompts looks like a leak in a long run, and hides the price of a prefill
     parser.add_argument("--cache-ram-mib", type=int, default=0)
+    parser.add_argument("--cache-type", default="", help="of keys and values: F16, Q8_0, Q4_0")
     parser.add_argument("--gpu-layers", type=int, default=-1)
     return parser.parse_args(arguments)
 
@@ -47,6 +48,9 @@ def main(arguments: list[str]) -> int:
             threads.poll = chosen.poll
     parameters.cache_prompt = bool(chosen.cache_prompt)
     parameters.cache_ram_mib = chosen.cache_ram_mib
+    if chosen.cache_type:
+        kind = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{chosen.cache_type.upper()}")
+        parameters.cache_type_k = parameters.cache_type_v = kind
     parameters.endpoint_metrics = True
     parameters.endpoint_slots = True
     if chosen.gpu_layers >= 0:

@@ -1,15 +1,16 @@
 """A GGUF file and a quantization's name in, the same model in that quantization out, tensor by tensor.
 
 Two quantizers, the first that is there: ggml's own, exported by the library that comes with xllamacpp (all types),
-and the `gguf` package's numpy one (no K-quants). ggml's is trusted only after it gave the same bytes as numpy's. The
-mix of types is simple: every matrix gets the type asked for, except that embeddings and output keep 8 bits in types
-below that, and that rows which a type's block does not divide get the fallback below. So sizes do not always follow
-the name.
+and the `gguf` package's numpy one (no K-quants). ggml's is trusted only after it gave the same bytes as numpy's.
+Every matrix gets the type asked for, with three exceptions: embeddings and output keep 8 bits in types below that; a
+K-quant is llama.cpp's medium mix (Q4_K is Q4_K_M), in which values and half of the down projections get more bits;
+and rows which a type's block does not divide get llama.cpp's fallback. So sizes do not always follow the name.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -32,9 +33,10 @@ Quantizer = Callable[[npt.NDArray[np.float32], str], Bytes]
 
 _NUMPY: Final = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
 # K-quants come in blocks of 256; a row of another length gets the nearest type with blocks of 32
-_FALLBACK: Final = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+_FALLBACK: Final = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 _WIDE: Final = {"F32", "F16", "BF16", "Q8_0"}
 _EDGE: Final = ("token_embd.weight", "output.weight")
+_LAYER: Final = re.compile(r"blk\.(\d+)\.(attn_v|attn_output|ffn_down)\.weight$")
 
 
 def write(source: Path, target: Path, quantization: str, progress: Callable[[str, float], None]) -> str:
@@ -43,7 +45,11 @@ def write(source: Path, target: Path, quantization: str, progress: Callable[[str
     reader = _open(source)
     writer = gguf.GGUFWriter(str(target), _text(reader, "general.architecture"))
     _copy_metadata(reader, writer, FILE_TYPES[quantization])
-    plan = [(tensor, _type_for(tensor.name, [int(n) for n in tensor.shape], quantization)) for tensor in reader.tensors]
+    layers = 1 + max((int(m[1]) for m in map(_LAYER.match, (one.name for one in reader.tensors)) if m), default=0)
+    plan = [
+        (tensor, _type_for(tensor.name, [int(n) for n in tensor.shape], quantization, layers))
+        for tensor in reader.tensors
+    ]
     for tensor, kind in plan:
         number = gguf.GGMLQuantizationType[kind] if kind else tensor.tensor_type
         per_block, block_bytes = gguf.GGML_QUANT_SIZES[number]
@@ -95,16 +101,32 @@ def _copy_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, file_type: 
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
-def _type_for(name: str, shape: list[int], wanted: str) -> str:
+def _type_for(name: str, shape: list[int], wanted: str, layers: int) -> str:
     """The type that a tensor gets; "" leaves it as it is (vectors, norms and routers are small and stay exact)."""
     if len(shape) < 2 or not name.endswith(".weight") or "norm" in name or "ffn_gate_inp" in name:
         return ""
     if name in _EDGE and wanted not in _WIDE:
         return "" if shape[0] % 32 else "Q8_0"
-    kind = wanted
+    kind = _mixed(name, wanted, layers)
     while shape[0] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0]:
         kind = _FALLBACK.get(kind, "F16")
     return kind
+
+
+def _mixed(name: str, wanted: str, layers: int) -> str:
+    """The type in llama.cpp's medium mix of a K-quant: the first and last eighth of the layers and every third between
+    them are worth more bits, in the matrices that suffer most."""
+    found = _LAYER.match(name)
+    if not found:
+        return wanted
+    at, part = int(found[1]), found[2]
+    more = at < layers // 8 or at >= 7 * layers // 8 or (at - layers // 8) % 3 == 2
+    if wanted in ("Q4_K", "Q5_K"):
+        return "Q6_K" if more and part != "attn_output" else wanted
+    if wanted == "Q3_K":
+        early = at < (2 if part == "attn_v" else layers // 16) and part != "attn_output"
+        return "Q5_K" if early else "Q4_K" if more or part != "ffn_down" else "Q3_K"
+    return "Q3_K" if wanted == "Q2_K" else wanted
 
 
 def _converted(data: npt.NDArray[np.generic], now: gguf.GGMLQuantizationType, kind: str, quantizer: Quantizer) -> Bytes:
