@@ -43,7 +43,7 @@ def choose(formats: Sequence[Format], agreement: float) -> Decision:
         return Decision(question, "none", (f"{closest.name} comes closest, with {_sure(closest):.1f} %",))
     best = min(able, key=_cost)
     because = [_told(best)]
-    because += [f"{one.name} is kept out: {_told(one)}" for one in formats if one not in able]
+    because += [f"kept out: {_told(one)}" for one in formats if one not in able]
     flips = [
         f"if {_sure(one):.1f} % were enough, {one.name} would be it: {_gain(one, best)}"
         for one in sorted(formats, key=_sure, reverse=True)

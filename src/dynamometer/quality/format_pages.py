@@ -28,7 +28,7 @@ def said(found: Decision, source: str) -> tuple[str, ...]:
 def tables(cells: Sequence[Cell], found: Decision) -> tuple[Table, ...]:
     made = [costs(cells), losses(cells)]
     if any(cell.answers for cell in cells):
-        made.append(scores(cells))
+        made.append(scores(served(cells)))
     if any(cell.cache != "F16" for cell in cells):
         made.append(cache_effect(cells))
     made += [drifts(cells), drops(cells)]
@@ -38,7 +38,7 @@ def tables(cells: Sequence[Cell], found: Decision) -> tuple[Table, ...]:
 
 
 def costs(cells: Sequence[Cell]) -> Table:
-    best = set(beaten_by_none([format_of(cell) for cell in cells]))
+    best = set(beaten_by_none([format_of(cell) for cell in served(cells)]))
     rows = tuple(
         (
             cell.name,
@@ -81,7 +81,22 @@ def losses(cells: Sequence[Cell]) -> Table:
     first = next((cell.texts for cell in cells if cell.texts), None)
     note = f"{first.texts} texts, {first.tokens:,} tokens, whole vocabulary; {first.kl.method}." if first else ""
     heads = ("", "KL (nat/token)", "same top token (%)", "perplexity ratio", "KL p99 (nat)")
-    return Table("What each format loses against the first", heads, rows, (note,) if note else ())
+    foreign = ("torch's formats: against torch fp32, by torch; speed and size are torch's too, in no front.",)
+    return Table(
+        "What each format loses against the first",
+        heads,
+        rows,
+        (*((note,) if note else ()), *(foreign if len(served(cells)) < len(cells) else ()), *_failed(cells)),
+    )
+
+
+def served(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that llama.cpp served: torch's are no like for like."""
+    return [cell for cell in cells if not cell.weights.startswith("torch")]
+
+
+def _failed(cells: Sequence[Cell]) -> tuple[str, ...]:
+    return tuple(f"{cell.name} does not run here: {cell.notes[0]}" for cell in cells if not cell.file_bytes)
 
 
 def scores(cells: Sequence[Cell]) -> Table:
@@ -156,6 +171,7 @@ def drops(cells: Sequence[Cell]) -> Table:
 
 
 def pictures(cells: Sequence[Cell]) -> tuple[Figure, ...]:
+    cells = served(cells)
     best = set(beaten_by_none([format_of(cell) for cell in cells]))
     points: list[Row] = [
         {
