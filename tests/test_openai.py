@@ -367,7 +367,7 @@ def test_an_answer_that_is_no_stream_is_one_piece_without_token_times(tmp_path: 
         (502, b"<html><head><title>502 Bad Gateway</title></head><body>x</body></html>", "http 502: 502 Bad Gateway"),
         (503, b"no healthy\n upstream", "http 503: no healthy upstream"),
         (500, b"", "http 500: no message"),
-        (500, b"\xff\xfe\x00", "http 500: \ufffd\ufffd\x00"),
+        (500, b"\xff\xfe\x00", "http 500: \ufffd\ufffd\ufffd"),
     ],
 )
 def test_a_failures_body_is_told_in_one_line(status: int, body: bytes, note: str) -> None:
