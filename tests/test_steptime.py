@@ -231,3 +231,32 @@ def test_predictions_use_the_steps_before_and_not_the_step_itself() -> None:
     moved = Steps(**{**{f: getattr(log, f) for f in Steps.__struct_fields__}, "done_s": log.done_s.copy()})
     moved.done_s[700] += 0.05
     assert predict_done(TRUE, moved)[700] == pytest.approx(predict_done(TRUE, log)[700])
+
+
+def one_at_a_time(n: int, step_s: float, prompt_s: float, requests: int = 6, length: int = 32) -> Phase:
+    """A loop of `n` that prefills, then decodes a batch step by step; its clients see a token when its step ends."""
+    width = requests * length
+    prompt, chance = np.arange(width) % length == 0, np.random.default_rng(n)
+    took = np.where(prompt, prompt_s, step_s) * (1 + 0.02 * chance.standard_normal(width))
+    done = np.cumsum(took + 1e-6)
+    whole = np.full(width, float(n))
+    count = np.where(prompt, whole, 0)
+    steps = Steps(
+        done - took, done, count, 64 * count, 0 * whole, np.where(prompt, 0, whole), 100 * whole, count, 0 * whole,
+        np.arange(width) == 0,
+    )  # fmt: skip
+    first, last = done[::length], done[length - 1 :: length]
+    sent = done[::length] - took[::length]
+    seen = Seen(*(np.repeat(v, n) for v in (sent, sent, first, last, 64 + 0 * sent, length + 0 * sent)))
+    return Phase(f"closed_c{n}", steps, seen, n)
+
+
+def test_a_client_that_sees_tokens_as_their_steps_end_waits_for_no_front_end() -> None:
+    host = fit_front([one_at_a_time(n, 0.004, 0.05) for n in (1, 4)], Host())
+    assert (host.reply_s, host.reply_first_s, host.reply_per_sequence_s) == (0, 0, 0)
+
+
+def test_what_one_load_cannot_tell_apart_is_time_of_every_step() -> None:
+    cost = fit_cost([one_at_a_time(4, 0.004, 0.05).steps])
+    probe = Steps(*(np.array([float(v)]) for v in (0, 0, 0, 0, 0, 1, 100, 0, 0)), np.array([False]))
+    assert predict_device(cost, probe)[0] == pytest.approx(0.004, rel=0.1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dynamometer.cli.simulate import SimulateOptions
-from dynamometer.errors import UsageError
+from dynamometer.errors import Refused, UsageError
 from dynamometer.hardware.profiles import EngineProfile, profile
 from dynamometer.hardware.stepcost import StepCost
 from dynamometer.policies.admission import Admission
@@ -19,6 +19,8 @@ from dynamometer.sim.rules import Rules
 from dynamometer.sim.setup import Cache, Setup
 from dynamometer.types import Estimate
 from dynamometer.units import count, seconds, significant
+
+_USELESS = 1.0  # a step time known to within a factor of four either way, at 80 %
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -82,6 +84,11 @@ def setup_of(given: SimulateOptions, known: Known | None) -> tuple[Setup, float,
     engine = profile(given.profile)
     replicas, decoders = _replicas(given)
     if known is not None:
+        if known.spread > _USELESS and not given.extrapolate:
+            raise Refused(
+                f"the calibration foretells nothing: loads that it left out are missed by {known.spread:.0%} (median). "
+                "Record three or more loads that lie around the one you ask for, on a quiet machine; or say --extrapolate"
+            )
         cost, spread, notes = known.cost, known.spread, known.notes
         tokens = count(given.cache_tokens, "--cache-tokens") if given.cache_tokens else 1 << 20
         kv_bytes = 0.0

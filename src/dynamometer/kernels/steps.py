@@ -36,7 +36,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int = 2
 
 
-QUICK: Mapping[str, str | int | tuple[int, ...]] = {"model": "tiny", "batches": (1, 4), "prompts": (16, 64)}
+QUICK: Mapping[str, str | int | tuple[int, ...]] = {"model": "tiny", "batches": (1, 2, 4, 8), "prompts": (16, 64)}
 
 
 def run(options: Options, backend: Backend, now_ns: Now, say: Callable[[str], None], folder: Path) -> int:

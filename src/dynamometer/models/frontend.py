@@ -86,8 +86,8 @@ def _replies(phases: list[Phase]) -> tuple[Float64, Float64, Float64]:
         done, seen = np.sort(phase.steps.done_s), phase.seen
         if len(done) < 2 or not len(seen):
             continue
-        i = np.clip(np.searchsorted(done, seen.first_s) - 1, 0, None)
-        j = np.clip(np.searchsorted(done, seen.last_s) - 1, 0, None)
+        i = np.clip(np.searchsorted(done, seen.first_s, side="right") - 1, 0, None)
+        j = np.clip(np.searchsorted(done, seen.last_s, side="right") - 1, 0, None)
         first.append(float(np.median(seen.first_s - done[i])))
         last.append(float(np.median(seen.last_s - done[j])))
         running.append(float(np.median(phase.steps.decoding[j])))
