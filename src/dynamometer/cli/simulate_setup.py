@@ -87,7 +87,7 @@ def setup_of(given: SimulateOptions, known: Known | None) -> tuple[Setup, float,
         if known.spread > _USELESS and not given.extrapolate:
             raise Refused(
                 f"the calibration foretells nothing: loads that it left out are missed by {known.spread:.0%} (median). "
-                "Record three or more loads that lie around the one you ask for, on a quiet machine; or say --extrapolate"
+                "Record three or more loads around the one you ask for, on a quiet machine; or say --extrapolate"
             )
         cost, spread, notes = known.cost, known.spread, known.notes
         tokens = count(given.cache_tokens, "--cache-tokens") if given.cache_tokens else 1 << 20
