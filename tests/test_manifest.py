@@ -39,12 +39,24 @@ def test_run_ids_sort_by_time_and_differ_within_a_second() -> None:
     assert len({manifest.new_run_id(ORIGIN.wall_ns) for _ in range(20)}) > 15
 
 
-def test_a_secret_in_a_header_is_not_recorded(tmp_path: Path) -> None:
+def test_the_values_of_headers_are_not_recorded_whatever_their_names(tmp_path: Path) -> None:
     manifest.write(tmp_path, run(headers={"X-Api-Key": "abc123", "X-Team": "blue"}))
     text = (tmp_path / "run.json").read_text()
     assert "abc123" not in text
-    assert "blue" in text
-    assert manifest.read(tmp_path).experiment.target.headers["X-Api-Key"] == manifest.BLOT
+    assert "blue" not in text
+    assert manifest.read(tmp_path).experiment.target.headers == {"X-Api-Key": manifest.BLOT, "X-Team": manifest.BLOT}
+
+
+@pytest.mark.parametrize(
+    "words", ["--header 'A=Bearer s3cret, x' -n 4", "--header A='s3cret' -n 4", "--header=A=s3cret -n 4"]
+)
+def test_nor_are_they_in_the_command_that_repeats_the_run(words: str) -> None:
+    told = manifest.begin(
+        run(headers={"A": "s3cret"}).experiment, ORIGIN, Provenance.MEASURED, {}, f"dyno bench {words}"
+    ).command
+    assert "s3cret" not in told
+    assert "A=(not recorded)" in told
+    assert told.endswith("-n 4")
 
 
 def test_the_machine_is_described_by_facts_and_no_fact_is_made_up() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import cast
 
@@ -96,31 +96,42 @@ def ready(experiment: Experiment, facts: Facts, sense_check: bool = True) -> Rea
 
 def measure(at: Ready, directory: Path, beside_load: Beside) -> Run:
     """One run into a new directory. An interrupted run is a run: it has its status and all its finished answers."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as wrong:
-        raise RecordError(f"{directory} cannot be made: {wrong.strerror}; give another --out") from wrong
     if (directory / manifest.NAME).exists() or shards(directory):
         raise UsageError(f"{directory} holds a run already; give another --out, or go on with it: --resume {directory}")
     begun = origin()
     run = manifest.begin(at.experiment, begun, Provenance.MEASURED, at.facts, beside_load.command)
     run = msgspec.structs.replace(run, doubts=at.doubts, notes=at.notes)
+    asked = _asked(at.experiment, at, run.id)  # whatever can't be asked is refused before there is a folder
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise RecordError(f"{directory} cannot be made: {wrong.strerror}; give another --out") from wrong
     manifest.write(directory, run)
-    return _load(run, at, directory, begun, beside_load, frozenset())
+    return _load(run, asked, at, directory, begun, beside_load)
 
 
 def resume(at: Ready, directory: Path, beside_load: Beside) -> Run:
     """Asks what an interrupted run has not asked or not had answered, into the same record."""
     run = manifest.read(directory)
+    resumable(directory, run)
+    got = reached(shards(directory))
+    again = msgspec.structs.replace(run.experiment, target=at.experiment.target)  # its address may be another now
+    shown = msgspec.structs.replace(again, target=manifest.shown(again.target))
+    asked = _asked(again, at, run.id, got.finished)
+    begun = continued(got.last_at_ns)
+    breaks = (*run.breaks, (got.whole_until_ns, now_ns() - begun.monotonic_ns))
+    engine = {**run.engine, **at.facts}
+    run = msgspec.structs.replace(run, status="running", experiment=shown, engine=engine, breaks=breaks)
+    manifest.write(directory, run)
+    return _load(run, asked, at, directory, begun, beside_load)
+
+
+def resumable(directory: Path, run: Run) -> None:
+    """UsageError if there is nothing to go on with."""
     if run.status == "complete":
         raise UsageError(f"{directory} is complete; there is nothing to resume")
     if run.driver is not Provenance.MEASURED:
         raise UsageError(f"{directory} is a simulation; simulate it again")
-    got = reached(shards(directory))
-    same_again = msgspec.structs.replace(run.experiment, target=at.experiment.target)  # its address may be another now
-    run = msgspec.structs.replace(run, status="running", experiment=same_again, engine={**run.engine, **at.facts})
-    manifest.write(directory, run)
-    return _load(run, at, directory, continued(got.last_at_ns), beside_load, got.finished)
 
 
 def sum_up(directory: Path) -> Account:
@@ -130,14 +141,31 @@ def sum_up(directory: Path) -> Account:
     return write_derived(directory)
 
 
-def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Beside, finished: frozenset[int]) -> Run:
-    """Drives the requests that are not `finished`, and closes the manifest whatever happens."""
-    experiment = run.experiment
+class _Asked(msgspec.Struct, frozen=True):
+    """What is to be asked. `experiment` has the headers that its record leaves out."""
+
+    experiment: Experiment
+    made: Plan
+    requests: Iterator[Request]
+    schedule: Schedule | None
+    dialect: Dialect
+
+
+def _asked(experiment: Experiment, at: Ready, salt: str, finished: frozenset[int] = frozenset()) -> _Asked:
+    """The requests that are not `finished`, at their times; the first is made, so that most mistakes show here."""
     schedule = None
     if experiment.load.law != "closed":
         schedule = schedule_of(experiment.load, experiment.seed, experiment.requests, experiment.duration_s)
-    made, requests = _requests(experiment, at.seen, run.id, schedule)
+    dialect = cast(Dialect, plugins.load("engine", experiment.target.api))
+    made, requests = _requests(experiment, at.seen, salt, schedule)
     rest, schedule, experiment = _rest(experiment, requests, schedule, finished)
+    first = list(islice(rest, 1))
+    return _Asked(experiment, made, chain(first, rest), schedule, dialect)
+
+
+def _load(run: Run, asked: _Asked, at: Ready, directory: Path, begun: Origin, beside_load: Beside) -> Run:
+    """Drives the requests, and closes the manifest whatever happens."""
+    experiment, made, rest, schedule = asked.experiment, asked.made, asked.requests, asked.schedule
     clock = RunClock(begun)
     pauses = Interpreter(now_ns)
     samplers: tuple[Sampler, ...] = (Host(lambda: beside_load.engine_pids), pauses, *beside_load.samplers)
@@ -146,7 +174,6 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
         pauses.note(now.lag_ns)
         beside_load.on_progress(now)
 
-    dialect = cast(Dialect, plugins.load("engine", experiment.target.api))
     sample_log = SampleLog(directory / "samples.jsonl")
     log = WireLog(main_log(directory), begun.monotonic_ns)
     report: ClientReport | None = None
@@ -156,7 +183,7 @@ def _load(run: Run, at: Ready, directory: Path, begun: Origin, beside_load: Besi
             if beside_load.engine is not None:
                 report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, on_progress)
             else:
-                report = drive(experiment, rest, schedule, dialect, log, on_progress, beside_load.workers)
+                report = drive(experiment, rest, schedule, asked.dialect, log, on_progress, beside_load.workers)
         run = msgspec.structs.replace(
             run, engine={**run.engine, "sensors_missing": "; ".join((*beside_load.missing, *missing()))}
         )

@@ -242,3 +242,4 @@ class Run(msgspec.Struct, frozen=True):
     doubts: tuple[Doubt, ...] = ()
     notes: tuple[str, ...] = ()  # what a reader should know that is no reason for doubt
     command: str = ""
+    breaks: tuple[tuple[int, int], ...] = ()  # of a resumed run: (rows are whole until, it goes on at), ns of its clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ class BenchOptions(msgspec.Struct, frozen=True):
     requests: int | None
     duration: str
     warmup: int | None
-    slo: str
+    slo: str | None
     repeats: int
     seed: int
     out: Path | None
@@ -45,21 +46,23 @@ class BenchOptions(msgspec.Struct, frozen=True):
     "--arrival",
     "arrival_options",
     multiple=True,
+    type=options.Words(),
     metavar="KEY=VALUE",
     help="Its parameter, e.g. burstiness=0.5.",
 )
 @click.option("--requests", "-n", type=click.IntRange(1), default=None, help="Stop after so many.  [default: see docs]")
 @click.option("--duration", "-d", default="", metavar="TIME", help="Stop sending after so long, e.g. 60s.")
 @click.option("--warmup", type=click.IntRange(0), default=None, help="Requests before timing.  [default: one a stream]")
-@click.option("--slo", default="", metavar="LIMITS", help="'ttft_p99<500ms,tpot_p99<50ms'; sets the exit code.")
+@click.option("--slo", default=None, metavar="LIMITS", help="'ttft_p99<500ms,tpot_p99<50ms'; sets the exit code.")
 @click.option("--repeats", "-k", type=click.IntRange(1), default=1, show_default=True, help="Runs of the experiment.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts, lengths and arrivals.")
-@click.option("--name", default="", help="Name of the experiment.  [default: made from the model and the load]")
+@click.option("--name", default="", help="Name of the experiment.  [default: the model and the load]")
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=None, help="[default: runs/<time>-<name>]")
 @click.option(
     "--resume", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Go on with an interrupted run."
 )
-def command(**given: object) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, **given: object) -> None:
     """Put an engine under load and measure it.
 
     Without --url it starts llama.cpp's own server on the packaged SmolLM2-135M-Instruct and measures that.
@@ -70,18 +73,54 @@ def command(**given: object) -> None:
     dyno bench --url http://127.0.0.1:8000/v1 --rate 5 --duration 5m --slo 'ttft_p99<500ms'
 
     Exit code: 0 measured; 1 the objective was missed or every request failed; 2 bad usage; 3 the engine cannot be
-    reached or started; 5 the run cannot be believed.
+    reached or started; 4 the record cannot be written; 5 the run cannot be believed.
     """
     from dynamometer.cli.bench_run import bench, resume
 
-    bench_options = options.values(given, BenchOptions)
+    bench_options = options.values(_one_load(ctx, given), BenchOptions)
     how = options.values(given, options.DriveOptions)
+    asked = options.values(given, options.TargetOptions)
     if bench_options.resume:
-        raise SystemExit(resume(bench_options.resume, how))
-    target = options.target(options.values(given, options.TargetOptions))
+        _no_other(ctx)
+        raise SystemExit(resume(bench_options.resume, how, options.pairs(asked.headers, "--header")))
+    target = options.target(asked)
+    if target.url:
+        _no_start(ctx, target.url)
     workload = options.workload(options.values(given, options.WorkloadOptions))
     load = of_trace(load_of(bench_options), workload)
     raise SystemExit(bench(experiment(bench_options, target, workload, load), bench_options, how))
+
+
+STARTING = ("engine", "quantization", "slots", "threads", "python", "image")
+
+
+def _no_start(ctx: click.Context, url: str) -> None:
+    """Options of an engine that dyno starts mean nothing for one that runs; passing over them would mislead."""
+    for option in ctx.command.params:
+        given = option.name and ctx.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE
+        if given and option.name in STARTING:
+            raise UsageError(f"{option.opts[0]} is for an engine that dyno starts; the one at {url} runs already")
+
+
+def _one_load(ctx: click.Context, given: Mapping[str, object]) -> Mapping[str, object]:
+    """The command line wins over settings: a rate there drops a concurrency from a file, and the other way round."""
+    typed = [
+        name
+        for name in ("rate", "concurrency")
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if len(typed) != 1:
+        return given
+    return {**given, ("concurrency" if typed == ["rate"] else "rate"): None}
+
+
+def _no_other(ctx: click.Context) -> None:
+    """--resume goes on with the run as it was; an option that would change it is refused, not passed over."""
+    kept = {*options.DriveOptions.__struct_fields__, "resume", "headers"}
+    for option in ctx.command.params:
+        given = option.name and ctx.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE
+        if given and option.name not in kept:
+            raise UsageError(f"--resume goes on with the run as it was begun; leave out {option.opts[0]}")
 
 
 def load_of(given: BenchOptions) -> Load:
@@ -94,7 +133,12 @@ def load_of(given: BenchOptions) -> Load:
     if given.rate is None and given.arrivals is None:
         if law_options:
             raise UsageError("--arrival sets a law's parameter; give --arrivals and --rate with it")
-        return Load("closed", concurrency=given.concurrency or 4)
+        if given.concurrency and given.requests and given.requests < given.concurrency:
+            raise UsageError(
+                f"{given.requests} requests can't keep {given.concurrency} in flight; raise --requests or lower "
+                "--concurrency"
+            )
+        return Load("closed", concurrency=given.concurrency or min(4, given.requests or 4))
     return Load(given.arrivals or "poisson", concurrency=0, rate=given.rate or 0.0, options=law_options)
 
 
@@ -124,6 +168,8 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
     from dynamometer.decisions.gate import objectives
     from dynamometer.units import seconds
 
+    if given.name and (given.name != Path(given.name).name or given.name.startswith(".")):
+        raise UsageError(f"--name is {given.name!r}; give a plain name: it becomes part of a folder's")
     duration_s = seconds(given.duration, "--duration") if given.duration else 0.0
     if given.duration and duration_s <= 0:
         raise UsageError(f"--duration is {given.duration!r}; give a time above 0, e.g. 60s")
@@ -142,7 +188,7 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
         warmup_requests=_warmup(given, load),
         repeats=given.repeats,
         seed=given.seed,
-        slo=objectives(given.slo) if given.slo else (),
+        slo=objectives(given.slo) if given.slo is not None else (),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dynamometer.cli.options import DriveOptions
 from dynamometer.cli.output import json_text
 from dynamometer.cli.repeats import tell_repeats
 from dynamometer.decisions.account import Account
+from dynamometer.errors import UsageError
 from dynamometer.record import manifest
 from dynamometer.record.clock import wall_ns
 from dynamometer.report import brief
@@ -35,19 +37,26 @@ def bench(experiment: Experiment, given: BenchOptions, how: DriveOptions) -> int
         up = watched(up, at, how)
         for folder in folders:
             run = one(partial(measure.measure, at, folder), experiment, up, how, console)
-            code = max(code, _tell(measure.sum_up(folder), folder, how, console))
+            found = measure.sum_up(folder)
+            code = max(code, _tell(found, folder, how, console, alone=given.repeats == 1))
             if run.status == "interrupted":
                 break
-    if given.repeats > 1:
-        tell_repeats(place, folders, how.as_json)
+    if given.repeats > 1 and not tell_repeats(place, folders, how.as_json) and how.as_json:
+        click.echo(json_text(found.summary))
     return code
 
 
-def resume(folder: Path, how: DriveOptions) -> int:
-    """Goes on with an interrupted run; an engine that dyno had started is started again as it was."""
+def resume(folder: Path, how: DriveOptions, headers: Mapping[str, str]) -> int:
+    """Goes on with an interrupted run; an engine that dyno had started is started again as it was. `headers`: those of
+    the run, whose values its record leaves out."""
     console = console_of(how)
     run = manifest.read(folder)
+    measure.resumable(folder, run)
     engine, settings, target = served_before(run.experiment.target, run.engine)
+    lacking = [name for name in target.headers if name not in headers]
+    if lacking:
+        raise UsageError(f"the record of {folder} leaves out the values of headers; give --header {lacking[0]}=… again")
+    target = msgspec.structs.replace(target, headers={**target.headers, **headers})
     with endpoint(target, engine, settings, console, how.quiet) as up:
         experiment = msgspec.structs.replace(run.experiment, target=up.target)
         at = look(experiment, up, how, console)
@@ -56,11 +65,14 @@ def resume(folder: Path, how: DriveOptions) -> int:
         return _tell(measure.sum_up(folder), folder, how, console)
 
 
-def _tell(found: Account, folder: Path, how: DriveOptions, console: Console) -> int:
-    """Prints one run. Exit code: 0 measured, 1 missed or nothing answered, 5 not to be believed, 130 interrupted."""
-    if how.as_json:
+def _tell(found: Account, folder: Path, how: DriveOptions, console: Console, alone: bool = True) -> int:
+    """Prints one run; as JSON only if it is alone, for one document is what a program reads.
+
+    Exit code: 0 measured, 1 missed or nothing answered, 5 not to be believed, 130 interrupted.
+    """
+    if how.as_json and alone:
         click.echo(json_text(found.summary))
-    else:
+    elif not how.as_json:
         brief.show(terminal(), found)
         terminal().print(f"report: {folder / 'report.html'}   record: {folder}", soft_wrap=True)
     if found.run.status == "interrupted":

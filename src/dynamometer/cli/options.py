@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -15,8 +16,16 @@ from dynamometer.types import Target, Workload
 Command = TypeVar("Command", bound=Callable[..., object])
 Group = TypeVar("Group", bound=msgspec.Struct)
 
+
+class Words(click.ParamType[str]):
+    """NAME=VALUE. In the environment one a line: a value may hold spaces."""
+
+    name = "text"
+    envvar_list_splitter = "\n"
+
+
 _TARGET = (
-    click.option("--url", default="", help="Base URL, e.g. http://127.0.0.1:8000/v1."),
+    click.option("--url", default=None, help="Base URL, e.g. http://127.0.0.1:8000/v1."),
     click.option(
         "--model",
         default="",
@@ -24,8 +33,12 @@ _TARGET = (
     ),
     click.option("--api", default="auto", show_default=True, help="Dialect, e.g. openai.chat; auto finds out."),
     click.option("--api-key-env", default="", metavar="VARIABLE", help="Environment variable that holds the API key."),
-    click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Extra request header."),
-    click.option("--body", "body", multiple=True, metavar="KEY=JSON", help="Extra field of the request body."),
+    click.option(
+        "--header", "headers", multiple=True, type=Words(), metavar="NAME=VALUE", help="Extra request header."
+    ),
+    click.option(
+        "--body", "body", multiple=True, type=Words(), metavar="KEY=JSON", help="Extra field of the request body."
+    ),
     click.option("--insecure", is_flag=True, help="Do not verify the TLS certificate."),
     click.option(
         "--retries", type=click.IntRange(0), default=0, help="Obey a Retry-After of 429 or 503 so often.  [default: no]"
@@ -53,7 +66,12 @@ _WORKLOAD = (
     click.option("--stop-at-eos", is_flag=True, help="Let the model end its answer before the length."),
     click.option("--same-prompts", is_flag=True, help="Ask the same prompts in every run."),
     click.option(
-        "--workload-option", "workload_options", multiple=True, metavar="KEY=VALUE", help="Parameter of the workload."
+        "--workload-option",
+        "workload_options",
+        multiple=True,
+        type=Words(),
+        metavar="KEY=VALUE",
+        help="Parameter of the workload.",
     ),
 )
 
@@ -127,7 +145,7 @@ class DriveOptions(msgspec.Struct, frozen=True):
 
 
 class TargetOptions(msgspec.Struct, frozen=True):
-    url: str
+    url: str | None
     model: str
     api: str
     api_key_env: str
@@ -163,8 +181,11 @@ def target(options: TargetOptions) -> Target:
     """The endpoint that the options name."""
     from dynamometer.units import seconds
 
-    if options.url and not options.url.startswith(("http://", "https://")):
-        raise UsageError(f"--url is {options.url!r}; give http://HOST:PORT/v1 or https://…")
+    timeout_s = seconds(options.timeout, "--timeout")
+    if timeout_s <= 0:
+        raise UsageError(f"--timeout is {options.timeout!r}; give a time above 0, e.g. 600s")
+    if options.url is not None:
+        _check_url(options.url)
     body: dict[str, object] = {}
     for key, text in pairs(options.body, "--body").items():
         try:
@@ -172,16 +193,27 @@ def target(options: TargetOptions) -> Target:
         except msgspec.DecodeError:
             body[key] = text
     return Target(
-        url=options.url.rstrip("/"),
+        url=(options.url or "").rstrip("/"),
         model=options.model,
         api=options.api,
         api_key_env=options.api_key_env,
         headers=pairs(options.headers, "--header"),
         body=body,
         insecure=options.insecure,
-        timeout_s=seconds(options.timeout, "--timeout"),
+        timeout_s=timeout_s,
         retries=options.retries,
     )
+
+
+def _check_url(url: str) -> None:
+    """Refuses what cannot be asked, and an empty one: it is a shell variable that was never set."""
+    try:
+        at = urlsplit(url)
+        fine = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
+    except ValueError as wrong:
+        raise UsageError(f"--url is {url!r}: {str(wrong).lower()}; give http://HOST:PORT/v1") from wrong
+    if not fine:
+        raise UsageError(f"--url is {url!r}; give http://HOST:PORT/v1 or https://…")
 
 
 def workload(options: WorkloadOptions) -> Workload:

@@ -14,17 +14,17 @@ from dynamometer.report.html import write_reports
 from dynamometer.report.table import Table, draw, figure_text, terminal
 
 
-def tell_repeats(place: Path, folders: list[Path], as_json: bool) -> None:
-    """Writes and prints what the runs say together; one run alone says nothing of a spread."""
+def tell_repeats(place: Path, folders: list[Path], as_json: bool) -> bool:
+    """Writes and prints what the runs say together; False: one run alone says nothing of a spread."""
     done = [folder for folder in folders if (folder / NAME).exists()]
     if len(done) < 2:
-        return
+        return False
     found = across([msgspec.json.decode((folder / NAME).read_bytes(), type=Summary) for folder in done])
     (place / NAME).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     write_reports(done, place / "report.html")
     if as_json:
         print_json(found)
-        return
+        return True
     rows = [
         (name, *(figure_text(figure[s]) if s in figure else "" for s in ("mean", "p50", "p99")))
         for name, figure in found.metrics.items()
@@ -32,3 +32,4 @@ def tell_repeats(place: Path, folders: list[Path], as_json: bool) -> None:
     title = f"Over {found.runs} repeats: mean of the runs, 95 % interval from their spread"
     draw(Table(title, ("", "mean", "p50", "p99"), tuple(rows)), terminal())
     terminal().print(f"report: {place / 'report.html'}   records: {place}", soft_wrap=True)
+    return True

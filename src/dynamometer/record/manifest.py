@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 import secrets
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -18,12 +19,11 @@ import msgspec
 from dynamometer import __version__
 from dynamometer.errors import MissingPath, RecordError
 from dynamometer.record.clock import Origin, utc
-from dynamometer.types import Doubt, Experiment, Provenance, Run
+from dynamometer.types import Doubt, Experiment, Provenance, Run, Target
 
 FORMAT: Final = 1  # raised when an older reader would misread the rows
 NAME: Final = "run.json"
 BLOT: Final = "(not recorded)"  # in place of a secret: records are shared
-_SECRET: Final = re.compile(r"auth|key|token|cookie|secret|password", re.IGNORECASE)
 _TOOLS: Final = ("test", "lint", "docs", "dev")  # extras that no run depends on
 
 Fact = str | int | float
@@ -35,25 +35,40 @@ def new_run_id(wall_ns: int, suffix: str = "") -> str:
 
 
 def begin(experiment: Experiment, origin: Origin, driver: Provenance, engine: Mapping[str, Fact], command: str) -> Run:
-    """The manifest of a run that starts now; `write` it before the first request. Secrets in headers are left out."""
-    secret = {name: value for name, value in experiment.target.headers.items() if _SECRET.search(name) and value}
-    for value in secret.values():
-        command = command.replace(value, BLOT)
-    shown = {**experiment.target.headers, **dict.fromkeys(secret, BLOT)}
-    target = msgspec.structs.replace(experiment.target, headers=shown)
+    """The manifest of a run that starts now; `write` it before the first request.
+
+    Headers' values are left out: any may be a secret.
+    """
     return Run(
         id=new_run_id(origin.wall_ns),
         format=FORMAT,
         status="running",
         driver=driver,
-        experiment=msgspec.structs.replace(experiment, target=target),
+        experiment=msgspec.structs.replace(experiment, target=shown(experiment.target)),
         versions=versions(),
         machine=machine(),
         engine=dict(engine),
         origin_wall_ns=origin.wall_ns,
         origin_monotonic_ns=origin.monotonic_ns,
-        command=command,
+        command=_blotted(command),
     )
+
+
+def shown(target: Target) -> Target:
+    """The target as a record keeps it: the names of the user's headers without their values."""
+    return msgspec.structs.replace(target, headers=dict.fromkeys(target.headers, BLOT))
+
+
+def _blotted(command: str) -> str:
+    """The command line without the values of --header."""
+    words = shlex.split(command)
+    for i, word in enumerate(words):
+        option, equals, rest = word.partition("=")
+        if option == "--header" and equals:
+            words[i] = f"{option}={rest.partition('=')[0]}={BLOT}"
+        elif i and words[i - 1] == "--header":
+            words[i] = f"{option}={BLOT}"
+    return shlex.join(words)
 
 
 def finish(run: Run, status: str, end_ns: int, client: Mapping[str, float], doubts: Iterable[Doubt]) -> Run:

@@ -21,7 +21,7 @@ from dynamometer.errors import UsageError
 from dynamometer.types import Request
 from dynamometer.workload import filler
 from dynamometer.workload.padding import fit
-from dynamometer.workload.plan import Ask, Plan
+from dynamometer.workload.plan import Ask, Plan, made_up
 from dynamometer.workload.synthetic import required
 from dynamometer.workload.words import most_words
 
@@ -69,6 +69,7 @@ def javascript(ask: Ask) -> Plan:
 
 
 def _plan(ask: Ask, languages: Sequence[str]) -> Plan:
+    made_up(ask)
     opt.known(ask.workload.options, ("difficulty",), ask.where)
     difficulty = opt.choice(ask.workload.options, "difficulty", "any", ask.where, ("any", *DIFFICULTIES))
     pools = [tasks(language, difficulty) for language in languages]

@@ -109,6 +109,12 @@ def as_they_come(ask: Ask) -> None:
         )
 
 
+def made_up(ask: Ask) -> None:
+    """Refuses a file where the prompts come from none."""
+    if ask.workload.path:
+        raise UsageError(f"{ask.where} makes its own prompts and reads no file; leave out --data {ask.workload.path}")
+
+
 Maker = Callable[[Ask], Plan]
 
 

@@ -13,7 +13,7 @@ from dynamometer.errors import UsageError
 from dynamometer.types import Float64, Message, Request
 from dynamometer.workload.lengths import Lengths, parse
 from dynamometer.workload.padding import fit
-from dynamometer.workload.plan import Ask, Plan
+from dynamometer.workload.plan import Ask, Plan, made_up
 from dynamometer.workload.synthetic import required
 from dynamometer.workload.words import most_words, words
 
@@ -28,6 +28,7 @@ def prefix(ask: Ask) -> Plan:
     `input_tokens` (default 512) is the whole prompt, opening included. `zipf` s makes group k as likely as 1 / k^s
     (default 0: all alike). The run's salt stands once in each opening: prompts of a run share it, runs do not.
     """
+    made_up(ask)
     opt.known(ask.workload.options, ("prefix_tokens", "groups", "zipf"), ask.where)
     shared = opt.whole(ask.workload.options, "prefix_tokens", 256, ask.where, low=1)
     groups = opt.whole(ask.workload.options, "groups", 4, ask.where, low=1)
@@ -72,6 +73,7 @@ def session(ask: Ask) -> Plan:
     then the next ones begin. A message with content None stands for an answer; the last one is that of `Request.after`,
     the one before it that of the request before that, and so on.
     """
+    made_up(ask)
     names = ("turns", "think", "sessions", "system_tokens")
     opt.known(ask.workload.options, names, ask.where)
     at_a_time = opt.whole(ask.workload.options, "sessions", 8, ask.where, low=1)
@@ -119,7 +121,7 @@ def _turns(ask: Ask, number: int) -> Iterator[tuple[tuple[Message, ...], int, in
         text, own = fit(opening, words(most_words(wanted), chance), _QUESTION, wanted, ask.count)
         opening = ""
         messages.append(Message("user", text))
-        tokens += own
+        tokens += own - (min(own, ask.count("")) if tokens else 0)  # the chat template's frame counts once
         yield tuple(messages), tokens, answer, _think(ask, chance) if turn else 0.0
         messages.append(Message("assistant", None))
         tokens += answer

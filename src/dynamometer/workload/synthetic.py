@@ -9,7 +9,7 @@ from dynamometer.errors import UsageError
 from dynamometer.types import Request
 from dynamometer.workload.lengths import Lengths
 from dynamometer.workload.padding import fit
-from dynamometer.workload.plan import Ask, Plan
+from dynamometer.workload.plan import Ask, Plan, made_up
 from dynamometer.workload.words import most_words, words
 
 _TASK = "\nContinue this text in the same manner."
@@ -17,6 +17,7 @@ _TASK = "\nContinue this text in the same manner."
 
 def synthetic(ask: Ask) -> Plan:
     """Random words; `input_tokens` long (default 512), `output_tokens` asked back. No options."""
+    made_up(ask)
     opt.known(ask.workload.options, (), ask.where)
     asked, output = ask.input or Lengths("fixed", 512), required(ask.output, ask.where)
     if asked.fixed:
