@@ -21,6 +21,7 @@ CACHED_ON_PURPOSE = frozenset(
 
 LITTLE_STAYS = 10  # in a shorter window the requests at its ends weigh too much
 LITTLE_MISS = 0.15
+MUCH_CUT = 0.25  # share of the requests
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -224,6 +225,7 @@ def concurrency(e: Evidence) -> Doubt | None:
         load.law != "closed"
         or load.concurrency < 2
         or e.window.drain_s == 0
+        or not e.facts["ok"]
         or e.facts["requests"] < 3 * load.concurrency
     ):
         return None
@@ -293,11 +295,20 @@ def not_steady(e: Evidence) -> Doubt | None:
     return Doubt("not-steady", message, "lower the rate below saturation, or run longer")
 
 
+def much_cut(e: Evidence) -> Doubt | None:
+    if e.window.state != "cut" or e.window.cut_requests <= MUCH_CUT * e.facts["requests"]:
+        return None
+    share = _percent(e.window.cut_requests / e.facts["requests"])
+    message = f"{share} of the requests were cut as warm-up: something changed in the middle of the run"
+    return Doubt("much-cut", message, "look at the plot of the run in its report, and run again")
+
+
 CHECKS: tuple[Check, ...] = (
     *(no_answers, backward, ended_early, late_client, achieved_rate, asked_rate, arrival_law, concurrency),
     *(
         noisy_machine,
         not_steady,
+        much_cut,
         short_run,
         little_law,
         failed,

@@ -41,6 +41,7 @@ def distribution(samples: Samples, unit: str, eligible_of: int) -> Distribution:
         found, n = _censored(samples, unit), len(samples.value)
     else:
         found, n = _plain(samples.value, unit), len(samples.value)
+    found = _in_order(found)
     mean = found["mean"]
     return Distribution(
         unit=unit,
@@ -57,6 +58,21 @@ def distribution(samples: Samples, unit: str, eligible_of: int) -> Distribution:
         censored=0 if samples.censored is None else int(samples.censored.sum()),
         estimates=found,
     )
+
+
+def _in_order(found: dict[str, Estimate]) -> dict[str, Estimate]:
+    """Bounds that do not contradict each other: a lower quantile is at most what bounds a higher one from above."""
+    names = [name for name in STATISTICS if found[name].value is not None]
+    low: float | None = None
+    for name in names:
+        low = found[name].low if low is None else max(low, found[name].low or low)
+        found[name] = msgspec.structs.replace(found[name], low=low)
+    high: float | None = None
+    for name in reversed(names):
+        own = found[name].high
+        high = own if high is None else min(high, high if own is None else own)
+        found[name] = msgspec.structs.replace(found[name], high=high)
+    return found
 
 
 def absent(unit: str, eligible_of: int, reason: str) -> Distribution:

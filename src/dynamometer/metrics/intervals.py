@@ -105,7 +105,8 @@ def mean(series: Float64, unit: str) -> Estimate:
     if n < 2 or effective < 2:
         return Estimate(value, None, None, n, unit, method=_few(n, effective))
     half = student(effective - 1) * float(series.std(ddof=1)) / math.sqrt(effective)
-    return Estimate(value, value - half, value + half, n, unit, method=f"t, {effective:,.0f} independent of {n:,}")
+    low = max(0.0, value - half) if series.min() >= 0 else value - half  # nothing seen was negative: nor is the mean
+    return Estimate(value, low, value + half, n, unit, method=f"t, {effective:,.0f} independent of {n:,}")
 
 
 def ratio(over: Float64, under: Float64, unit: str, n: int) -> Estimate:
@@ -120,7 +121,8 @@ def ratio(over: Float64, under: Float64, unit: str, n: int) -> Estimate:
     if clusters < 2 or effective < 2:
         return Estimate(value, None, None, n, unit, method=_few(clusters, effective))
     half = student(effective - 1) * float(residual.std(ddof=1)) / math.sqrt(effective) / float(under.mean())
-    return Estimate(value, value - half, value + half, n, unit, method=f"ratio, {clusters:,} requests")
+    low = max(0.0, value - half) if over.min() >= 0 else value - half
+    return Estimate(value, low, value + half, n, unit, method=f"ratio, {clusters:,} requests")
 
 
 def order(sorted_values: Weighted, q: float, effective: float, unit: str, n: int) -> Estimate:

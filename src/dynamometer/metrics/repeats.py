@@ -54,7 +54,7 @@ def _together(figures: Sequence[Estimate]) -> Estimate | None:
     half = intervals.student(k - 1) * float(values.std(ddof=1)) / k**0.5 if k > 1 else None
     return Estimate(
         mean,
-        None if half is None else mean - half,
+        None if half is None else max(mean - half, 0.0) if values.min() >= 0 else mean - half,
         None if half is None else mean + half,
         k,
         figures[0].unit,

@@ -43,7 +43,7 @@ class Steady(msgspec.Struct, frozen=True):
     until_ns: int
     cut_requests: int
     drain_s: float  # left out of rates at the end: nothing new was sent any more
-    state: str  # steady | cut | not steady | off | too short
+    state: str  # steady | cut | not steady | off | too short | resumed
     reason: str
     watched: str = ""
     series: tuple[tuple[float, float], ...] = ()
@@ -85,6 +85,8 @@ def find(connection: duckdb.DuckDBPyConnection, run: Run, wanted: bool = True) -
     rows = columns_of(connection, "select * from progress")
     watched = "ttft" if np.isfinite(rows["ttft"]).any() else "e2e"
     series = _points(rows["sent_ns"], rows[watched])
+    if run.breaks:
+        return _longest_stretch(rows["sent_ns"], run, all_of_it, (watched, series))
     if not wanted or run.experiment.load.law in MOVING or _levels(connection) > 1:
         why = "switched off" if not wanted else f"the load ({run.experiment.load.law}) moves by intention"
         return Steady(all_of_it.from_ns, all_of_it.until_ns, 0, 0.0, "off", why, watched, series)
@@ -108,6 +110,30 @@ def find(connection: duckdb.DuckDBPyConnection, run: Run, wanted: bool = True) -
         return Steady(all_of_it.from_ns, until_ns, 0, drain_s, state, why, watched, series)
     why = f"the first {count} requests had another {name} than the rest"
     return Steady(from_ns, until_ns, count, drain_s, "cut", why, watched, series)
+
+
+def _longest_stretch(
+    sent_ns: Float64, run: Run, all_of_it: Span, seen: tuple[str, tuple[tuple[float, float], ...]]
+) -> Steady:
+    """The window of a run that was interrupted and resumed: from the first request of its longest stretch to the last.
+
+    A stretch ends where the first request was sent that had no answer when it broke off: those are asked again later,
+    so from there on the rows show less load than there was.
+    """
+    starts = [all_of_it.from_ns, *(at for _, at in run.breaks)]
+    ends = [*(until for until, _ in run.breaks), all_of_it.until_ns]
+    stretches = []
+    for start, end in zip(starts, ends, strict=True):
+        inside = sent_ns[(sent_ns >= start) & (sent_ns <= end)]
+        if len(inside):
+            last = end if end < all_of_it.until_ns else inside.max()
+            stretches.append((int(last) - int(inside.min()), int(inside.min()), len(inside)))
+    length, from_ns, count = max(stretches, default=(0, all_of_it.from_ns, 0))
+    why = (
+        f"interrupted and resumed: rates are those of its longest stretch, {count} of {len(sent_ns)} answers; "
+        "latencies are those of all"
+    )
+    return Steady(from_ns, from_ns + length, 0, 0.0, "resumed", why, *seen)
 
 
 def mser_of(sent_ns: Float64, values: Float64) -> tuple[int, bool]:

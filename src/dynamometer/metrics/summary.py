@@ -82,6 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
     slo: tuple[Objective, ...]
     added: Mapping[str, Distribution]  # metrics of plugins
     rules: Mapping[str, str]  # formula of each figure
+    server: Mapping[str, Estimate] = {}  # what the server says of itself, by its own clock; empty: it says nothing
     doubts: tuple[Doubt, ...] = ()
 
 
@@ -97,7 +98,9 @@ def summarize(
     objective = run.experiment.slo if slo is None else slo
     views.set_limits(connection, objective)
     window = find(connection, run, steady)
-    span = views.Span(window.from_ns, window.until_ns)
+    everything = views.whole(connection)
+    kept = (everything.from_ns, everything.until_ns) if window.state == "resumed" else None
+    span = views.Span(window.from_ns, window.until_ns, kept)
     views.set_span(connection, span)
     extra = views.added()
     return Summary(
@@ -118,8 +121,33 @@ def summarize(
             for metric in extra
         },
         {metric.name: metric.formula for metric in (*views.built_ins(), *extra)},
+        _server(connection),
         _once((*run.doubts, *check(connection, run, window))),
     )
+
+
+def _server(connection: duckdb.DuckDBPyConnection) -> dict[str, Estimate]:
+    """Speeds by the server's own clock: prompt tokens that it computed (cached ones apart) and tokens of one stream.
+
+    Durations that do not fit into the time that the answer took here are left out; a check says so.
+    """
+    rows = views.columns_of(connection, "select * from server order by at_ns, request")
+    found = {}
+    sane = ~(rows["decode_ms"] * 5 < rows["client_decode_ms"]) & ~(rows["total_ms"] > rows["client_total_ms"] * 1.5)
+    parts = (
+        ("decode_tokens_per_s", "output_tokens", "decode_ms"),
+        ("prompt_tokens_per_s", "computed_tokens", "prompt_ms"),
+    )
+    for name, tokens, duration in parts:
+        known = sane & (rows[tokens] > 0) & (rows[duration] > 0)
+        if known.any():
+            found[name] = intervals.ratio(
+                rows[tokens][known], rows[duration][known] / 1e3, "tokens/s", int(known.sum())
+            )
+    queued = rows["queue_ms"][np.isfinite(rows["queue_ms"])]
+    if len(queued):
+        found["queue_ms"] = intervals.mean(queued, "ms")
+    return found
 
 
 def _once(doubts: tuple[Doubt, ...]) -> tuple[Doubt, ...]:

@@ -50,10 +50,12 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The measured window on the run's clock, both ends in."""
+    """The measured window on the run's clock, both ends in. `kept`: the requests sent in it count for latencies; None:
+    the same window."""
 
     from_ns: int
     until_ns: int
+    kept: tuple[int, int] | None = None
 
 
 class Samples(msgspec.Struct, frozen=True):
@@ -148,8 +150,9 @@ def set_span(connection: duckdb.DuckDBPyConnection, span: Span) -> None:
     """Moves the measured window; every view follows."""
     bin_ns = max((span.until_ns - span.from_ns) // SLICES, 1_000_000)
     connection.execute(
-        "create or replace temp table span as select ?::bigint as from_ns, ?::bigint as until_ns, ?::bigint as bin_ns",
-        [span.from_ns, span.until_ns, bin_ns],
+        "create or replace temp table span as select ?::bigint as from_ns, ?::bigint as until_ns, ?::bigint as bin_ns, "
+        "?::bigint as kept_from_ns, ?::bigint as kept_until_ns",
+        [span.from_ns, span.until_ns, bin_ns, *(span.kept or (span.from_ns, span.until_ns))],
     )
 
 

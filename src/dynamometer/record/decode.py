@@ -60,7 +60,7 @@ _PLAN: Final = msgspec.json.Decoder(Plan)
 class _Open:
     """A request in flight."""
 
-    __slots__ = ("at_ns", "attempt", "body_bytes", "facts", "parser", "reads", "status")
+    __slots__ = ("at_ns", "attempt", "body_bytes", "facts", "last_ns", "parser", "reads", "status")
 
     def __init__(self) -> None:
         self.facts: list[Fact | Texts] = []
@@ -72,10 +72,12 @@ class _Open:
         self.status = self.body_bytes = 0
         self.reads: list[bytes] = []  # of the body, not parsed yet: many at once are parsed quicker
         self.at_ns: list[int] = []
+        self.last_ns = 0  # of its reads
 
     def parse(self) -> None:
         """Turns the reads that wait into facts."""
         if self.reads and self.parser is not None:
+            self.last_ns = self.at_ns[-1]
             self.body_bytes += sum(map(len, self.reads))
             self.facts += self.parser.feed_reads(self.reads, self.at_ns)
         self.reads, self.at_ns = [], []
@@ -122,8 +124,15 @@ def _ends(
             elif ended is not None:
                 yield ended
     yield from interrupted.values()
-    for request, now in opened.items():
+    yield from _broken_off(opened, last_ns)
+
+
+def _broken_off(opened: dict[int, _Open], last_ns: int) -> Iterator[_Ended]:
+    """What a crash left open, as interrupted at the last moment that any frame tells of."""
+    for now in opened.values():
         now.parse()
+        last_ns = max(last_ns, now.last_ns)
+    for request, now in opened.items():
         if now.facts:
             yield _Ended(request, _close(now, request, CANCEL, last_ns, INTERRUPT))
 

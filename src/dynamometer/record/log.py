@@ -166,20 +166,26 @@ class Reached(msgspec.Struct, frozen=True):
 
     finished: frozenset[int]  # requests that ended by themselves or at the deadline; interrupted ones are not finished
     last_at_ns: int
+    whole_until_ns: int  # when the first unfinished one was sent: asked again, they are missing from here on
 
 
 def reached(paths: Iterable[Path]) -> Reached:
     """Reads the shards of a run that is to be resumed."""
     finished: set[int] = set()
+    sent_ns: dict[int, int] = {}
     last_ns = 0
     for path in paths:
         for kind, request, at_ns, payload in read_frames(path):
             last_ns = max(last_ns, at_ns)
             if kind in (END, ERROR) or (kind == CANCEL and payload != b"interrupt"):
                 finished.add(request)
+                sent_ns.pop(request, None)
             elif kind == PLAN:
                 finished.discard(request)  # asked again: what counts is the new answer
-    return Reached(frozenset(finished), last_ns)
+                sent_ns.pop(request, None)
+            elif kind == SENT:
+                sent_ns.setdefault(request, at_ns)
+    return Reached(frozenset(finished), last_ns, min(sent_ns.values(), default=last_ns))
 
 
 def whole_bytes(path: Path) -> int:
@@ -223,6 +229,21 @@ def _open_alone(path: Path) -> int:
         os.close(descriptor)
         raise RecordError(f"{path} is being written by another process; give another --out or wait") from held
     return descriptor
+
+
+def held(path: Path) -> bool:
+    """Whether a process writes the log now."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _cannot_grow(path: Path, full: OSError) -> str:

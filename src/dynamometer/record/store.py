@@ -21,11 +21,10 @@ from dynamometer.engines.reply import Reply
 from dynamometer.errors import MissingPath, RecordError
 from dynamometer.record import manifest
 from dynamometer.record.decode import decode, replay, replies
-from dynamometer.record.log import shards
+from dynamometer.record.log import held, shards
 from dynamometer.record.rows import KINDS, Column, Events, Fact, Plan, Rows, plan_columns, type_name
 from dynamometer.types import Provenance, Run
 
-read_run: Final = manifest.read
 _DECODER: Final = 1  # raised when rows made from the same log change, so that old Parquet counts as stale
 
 _SQL_TYPES: Final = {"int": "INTEGER", "str": "VARCHAR", "float": "DOUBLE", "bool": "BOOLEAN"}
@@ -46,6 +45,14 @@ SAMPLE_COLUMNS: Final = {
     "value": "DOUBLE",
 }
 TABLES: Final = {"requests": REQUEST_COLUMNS, "events": EVENT_COLUMNS, "samples": SAMPLE_COLUMNS}
+
+
+def read_run(directory: Path) -> Run:
+    """The manifest; a run that says "running" although nobody writes its log any more was interrupted by force."""
+    run = manifest.read(directory)
+    if run.status == "running" and run.driver is Provenance.MEASURED and not any(map(held, shards(directory))):
+        return msgspec.structs.replace(run, status="interrupted")
+    return run
 
 
 def list_runs(folder: Path) -> list[tuple[Path, Run | RecordError]]:
