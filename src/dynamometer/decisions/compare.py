@@ -68,6 +68,7 @@ class Comparison(msgspec.Struct, frozen=True):
     paired: int  # requests compared in pairs; 0: unpaired
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
+    unbelievable: tuple[str, ...] = ()  # runs with a fatal doubt
 
 
 def measure(connection: duckdb.DuckDBPyConnection, run: Run, *, steady: bool = True) -> Measured:
@@ -93,7 +94,14 @@ def compare(baseline: Sequence[Measured], candidate: Sequence[Measured], *, seed
         changes.append(_from_intervals("itl", statistic, baseline, candidate))
     changes += [_from_intervals(rate, "", baseline, candidate) for rate in RATES]
     seen = tuple(change for change in changes if change.before is not None or change.after is not None)
-    return Comparison(_ids(baseline), _ids(candidate), pairs, seen, _notes(baseline, candidate, paired))
+    notes = _notes(baseline, candidate, paired)
+    return Comparison(_ids(baseline), _ids(candidate), pairs, seen, notes, _unbelievable(baseline, candidate))
+
+
+def _unbelievable(baseline: Sequence[Measured], candidate: Sequence[Measured]) -> tuple[str, ...]:
+    """Runs with a fatal doubt."""
+    both = (*baseline, *candidate)
+    return tuple(one.run.id for one in both if any(doubt.fatal for doubt in one.summary.doubts))
 
 
 def _ids(side: Sequence[Measured]) -> tuple[str, ...]:
@@ -329,7 +337,7 @@ def _notes(baseline: Sequence[Measured], candidate: Sequence[Measured], paired: 
             notes.append(f"{name} differs in {', '.join(changed[:5])}")
     if baseline[0].run.driver != candidate[0].run.driver:
         notes.append("one side is simulated, the other measured")
-    fatal = [one.run.id for one in (*baseline, *candidate) if any(doubt.fatal for doubt in one.summary.doubts)]
+    fatal = _unbelievable(baseline, candidate)
     if fatal:
         notes.append(f"not to be believed: {', '.join(fatal)} (see its doubts)")
     return tuple(notes)

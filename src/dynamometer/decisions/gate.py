@@ -140,6 +140,9 @@ def _judge(connection: duckdb.DuckDBPyConnection, summary: Summary, objective: O
     limit = limit_of(objective)
     observed = observed_in(summary, objective.metric, objective.statistic)
     value = observed.value
+    lost = _lost(connection, summary, objective, limit)
+    if lost:
+        return Met(objective, observed, False, True, f"{text(objective)}: missed, {lost}")
     if value is None and objective.statistic in STATISTICS:
         value = _of_sample(connection, objective, STATISTICS[objective.statistic], limit)
     if value is None:
@@ -152,6 +155,26 @@ def _judge(connection: duckdb.DuckDBPyConnection, summary: Summary, objective: O
     )
     why = f"{text(objective)}: {'met' if met else 'missed'}, {said}"
     return Met(objective, observed, met, sure, why if sure else f"{why}; {_doubt(observed)}")
+
+
+def _lost(connection: duckdb.DuckDBPyConnection, summary: Summary, objective: Objective, limit: float) -> str:
+    """Why a quantile is over its limit once failed and empty answers count as what they are: slower than any limit.
+
+    "" if they leave the verdict as it is. With a share f of them the p-quantile of all requests is the p / (1 - f)
+    quantile of those that were answered.
+    """
+    m, q = summary.metrics, STATISTICS.get(objective.statistic)
+    failed = m.requests_failed + m.requests_empty
+    if q is None or not failed or objective.op not in ("<", "<="):
+        return ""
+    answered = m.requests_ok / (m.requests_ok + failed)
+    said = f"{failed:,} of {m.requests_ok + failed:,} requests failed or came back empty"
+    if answered < q:
+        return f"{said}, so no time holds for {100 * q:g} % of them"
+    of_all = _of_sample(connection, objective, q / answered, limit)
+    if of_all is None or holds(of_all, objective.op, limit):
+        return ""
+    return f"{said}; with them it is {significant(of_all)} ms"
 
 
 def _doubt(observed: Estimate) -> str:
