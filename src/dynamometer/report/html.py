@@ -18,7 +18,7 @@ from dynamometer.report.figure import Axis, Figure, Heading, Row, curve
 from dynamometer.report.page import Page, Section, render
 from dynamometer.report.run_figures import run_figures
 from dynamometer.report.run_section import run_section
-from dynamometer.report.run_tables import best_tail, latencies, load_text, side_by_side
+from dynamometer.report.run_tables import best_tail, labels, latencies, load_text, side_by_side
 from dynamometer.report.tail_tables import tail_section
 
 NAME = "report.html"
@@ -90,9 +90,13 @@ def run_page(told: Told) -> Page:
 def runs_page(runs: Sequence[Told]) -> Page:
     """The page of several runs."""
     shown = MAIN if len(runs) <= FEW else ()
+    names = labels([told.account.run for told in runs])
     sections = [
-        run_section(told.account, tuple(one for one in told.figures if one.heading.name in shown), f"run-{at}")
-        for at, told in enumerate(runs)
+        msgspec.structs.replace(
+            run_section(told.account, tuple(one for one in told.figures if one.heading.name in shown), f"run-{at}"),
+            title=name,
+        )
+        for at, (name, told) in enumerate(zip(names, runs, strict=True))
     ]
     overview = Section(
         "overview",

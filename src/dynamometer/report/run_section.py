@@ -14,8 +14,7 @@ from dynamometer.record.clock import utc
 from dynamometer.record.manifest import BLOT
 from dynamometer.report.figure import Figure
 from dynamometer.report.page import Fact, Facts, Key, Recipe, Section, Tone
-from dynamometer.report.run_tables import best_tail, family_tables, load_text, rates_table, run_table
-from dynamometer.report.table import Table
+from dynamometer.report.run_tables import best_tail, errors_table, family_tables, load_text, rates_table, run_table
 from dynamometer.types import Estimate, Experiment, Run
 from dynamometer.units import show_bytes, significant
 
@@ -34,7 +33,7 @@ def run_section(found: Account, figures: tuple[Figure, ...], anchor: str) -> Sec
         because=(*(one.why for one in found.judged), *decision.flips, *run.notes),  # the doubts have their own place
         key=key_figures(summary),
         doubts=summary.doubts,
-        tables=(run_table(summary), rates_table(summary), *_errors(summary), *family_tables(summary)),
+        tables=(run_table(summary), rates_table(summary), *errors_table(summary), *family_tables(summary)),
         figures=figures,
         environment=environment(run, summary),
         recipes=recipes(run),
@@ -75,17 +74,6 @@ def key_figures(summary: Summary) -> tuple[Key, ...]:
 def _percent(share: Estimate) -> Estimate:
     value, low, high = (None if part is None else 100 * part for part in (share.value, share.low, share.high))
     return Estimate(value, low, high, share.n, "%", share.level, share.method)
-
-
-def _errors(summary: Summary) -> tuple[Table, ...]:
-    """Failures by class, with an example of what the server said."""
-    if not summary.errors:
-        return ()
-    rows = tuple(
-        (f"{row['outcome']}: {row['class']}", f"{row['requests']}", str(row["example"] or "")[:300])
-        for row in summary.errors
-    )
-    return (Table("Failed or stopped", ("", "requests", "for example"), rows, numbers=False),)
 
 
 def environment(run: Run, summary: Summary) -> tuple[Facts, ...]:

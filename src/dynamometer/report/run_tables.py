@@ -34,6 +34,13 @@ UNITS = {
 }
 
 
+SERVER = {
+    "decode_tokens_per_s": "server's own clock: tokens/s a stream",
+    "prompt_tokens_per_s": "server's own clock: prompt tokens/s",
+    "queue_ms": "server's own clock: queue (ms)",
+}
+
+
 def latencies(metrics: Metrics) -> dict[str, Distribution]:
     """The distributions by name, without those that this run has no request for."""
     found = {name: getattr(metrics, name) for name in SHOWN}
@@ -67,6 +74,9 @@ def rates_table(summary: Summary) -> Table:
         rows.append(("share inside the objective", *_value(estimates["attainment"])))
     if metrics.concurrency_mean is not None:
         rows.append(("requests in flight, mean", significant(metrics.concurrency_mean), ""))
+    for name, label in SERVER.items():
+        if name in summary.server:
+            rows.append((label, *_value(summary.server[name])))
     counts = {
         "answered": metrics.requests_ok,
         "failed": metrics.requests_failed,
@@ -81,6 +91,17 @@ def rates_table(summary: Summary) -> Table:
     window = f"Window: {significant(summary.window_s)} s; {summary.window.reason}."
     notes = (window, f"Output tokens counted by: {sources}.") if sources else (window,)
     return Table("Rates and counts", ("", "value", "interval"), tuple(rows), notes)
+
+
+def errors_table(summary: Summary) -> tuple[Table, ...]:
+    """Failures by class, with an example of what the server said."""
+    if not summary.errors:
+        return ()
+    rows = tuple(
+        (f"{row['outcome']}: {row['class']}", f"{row['requests']}", str(row["example"] or "")[:300])
+        for row in summary.errors
+    )
+    return (Table("Failed or stopped", ("", "requests", "for example"), rows, numbers=False),)
 
 
 def family_tables(summary: Summary) -> tuple[Table, ...]:
@@ -187,10 +208,17 @@ def _compared(change: Change) -> tuple[str, ...]:
     )
 
 
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A label a run; runs of one name and load are told apart by their ids, which begin with the time."""
+    plain = [f"{run.experiment.name} ({load_text(run.experiment.load)})" for run in runs]
+    return [one if plain.count(one) == 1 else f"{one} · {run.id}" for one, run in zip(plain, runs, strict=True)]
+
+
 def side_by_side(runs: Sequence[tuple[Run, Summary]]) -> Table:
     """Several runs, one a row, with their main figures."""
     rows = []
-    for run, summary in runs:
+    names = labels([run for run, _ in runs])
+    for name, (_, summary) in zip(names, runs, strict=True):
         metrics = summary.metrics
         tail_name, tail = best_tail(metrics.ttft_ms)
         cells = (
@@ -201,6 +229,6 @@ def side_by_side(runs: Sequence[tuple[Run, Summary]]) -> Table:
             figure_text(metrics.estimates["output_tokens_per_s"]),
             f"{metrics.requests_ok:,} / {metrics.requests_failed:,}",
         )
-        rows.append((f"{run.experiment.name} ({load_text(run.experiment.load)})", *cells))
+        rows.append((name, *cells))
     columns = ("", "TTFT p50 (ms)", "TTFT tail (ms)", "TPOT mean (ms)", "E2E p50 (ms)", "tokens/s", "ok / failed")
     return Table("Side by side", columns, tuple(rows))

@@ -226,18 +226,25 @@ def _parts(row: Mapping[str, Value]) -> list[Row]:
 def sensors(connection: duckdb.DuckDBPyConnection, span: Extent) -> dict[str, list[Row]]:
     """By sensor name: `at_s`, `value` (mean of the bin), `series` (device). Only readings beside the load.
 
-    Of a sensor with more devices than a picture can show the first DEVICES are given.
+    A counter (`*_total`) becomes its rise a second, `*_per_s`. Of a sensor with more devices than a picture can show
+    the first DEVICES are given.
     """
     found = fetch(
         connection,
         "with binned as (select name, device as series,"
         "  (floor((at_ns - $zero) / 1e9 / $bin) + 0.5) * $bin as at_s, avg(value) as value"
-        " from samples where at_ns between $zero and $zero + $end * 1e9 group by all)"
-        " select * from binned qualify dense_rank() over (partition by name order by series) <= $devices"
+        " from samples where at_ns between $zero and $zero + $end * 1e9 group by all),"
+        " rated as (select * exclude (value), case when name like '%\\_total' escape '\\' then"
+        "  greatest(0, value - lag(value) over same) / (at_s - lag(at_s) over same) else value end as value"
+        "  from binned window same as (partition by name, series order by at_s))"
+        " select * from rated where value is not null"
+        " qualify dense_rank() over (partition by name order by series) <= $devices"
         " order by name, series, at_s",
         {"devices": DEVICES, "zero": span.zero_ns, "bin": span.bin_s, "end": span.end_s},
     )
     by_name: dict[str, list[Row]] = {}
     for row in found:
-        by_name.setdefault(str(row["name"]), []).append({**row, "kind": "line"})
+        name = str(row["name"])
+        name = f"{name.removesuffix('_total')}_per_s" if name.endswith("_total") else name
+        by_name.setdefault(name, []).append({**row, "kind": "line"})
     return by_name

@@ -140,8 +140,10 @@ def _text_width(table: Table) -> int:
 def _rich(table: Table) -> RichTable:
     grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for at, name in enumerate(table.columns):
-        number = table.numbers and at > 0
-        grid.add_column(Text(clean(name)), justify="right" if number else "left", no_wrap=number, overflow="fold")
+        words = any(row[at].count(" ") > 3 for row in table.rows)  # a sentence may be wrapped, a number not
+        number = table.numbers and at > 0 and not words
+        whole = at == 0 or (table.numbers and not words)
+        grid.add_column(Text(clean(name)), justify="right" if number else "left", no_wrap=whole, overflow="fold")
     for row in table.rows:
         grid.add_row(*(_styled(cell, first=at == 0) for at, cell in enumerate(row)))
     return grid
