@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import ssl
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,11 +29,19 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def ask(at: Endpoint, question: HttpRequest, timeout_s: float) -> Reply:
-    """Sends the question on a connection of its own. TargetError says why there is no answer."""
+    """Sends the question on a connection of its own. TargetError says why there is no answer.
+
+    `timeout_s` is for the whole of it: a server that trickles is cut off too.
+    """
     connection = _connection(at, timeout_s)
+    late, watch = threading.Event(), None
     taken = {name.lower() for name, _ in (*question.headers, *at.users)}
     headers = dict([*((n, v) for n, v in at.ours if n not in taken), *question.headers, *at.users])
     try:
+        connection.connect()
+        watch = threading.Timer(timeout_s, _cut_off, (connection.sock, late))
+        watch.daemon = True
+        watch.start()
         connection.request(question.method, question.path, question.body or None, {"host": at.authority, **headers})
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
@@ -38,9 +50,18 @@ def ask(at: Endpoint, question: HttpRequest, timeout_s: float) -> Reply:
             raise http.client.IncompleteRead(body, response.length)
         return Reply(response.status, found, body)
     except (OSError, http.client.HTTPException) as wrong:
-        raise TargetError(f"{at.authority} did not answer {question.method} {question.path}: {_why(wrong)}") from wrong
+        why = f"no whole answer in {timeout_s:g} s" if late.is_set() else _why(wrong)
+        raise TargetError(f"{at.authority} did not answer {question.method} {question.path}: {why}") from wrong
     finally:
+        if watch:
+            watch.cancel()
         connection.close()
+
+
+def _cut_off(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _why(wrong: Exception) -> str:
@@ -48,7 +69,12 @@ def _why(wrong: Exception) -> str:
         return f"it closed the connection in mid-answer, after {len(wrong.partial)} bytes"
     if isinstance(wrong, http.client.BadStatusLine) and not isinstance(wrong, http.client.RemoteDisconnected):
         return f"it does not speak HTTP; it sent {line(str(wrong), 60)!r}"
-    return line(str(wrong)) or type(wrong).__name__
+    said = line(str(wrong)) or type(wrong).__name__
+    if isinstance(wrong, ssl.SSLCertVerificationError):
+        return f"{said}; --insecure does not verify it, SSL_CERT_FILE names the authorities to trust"
+    if isinstance(wrong, ssl.SSLError) or "handshake" in said:
+        return f"{said}; does it speak TLS? Try http://"
+    return said
 
 
 def get(at: Endpoint, path: str, timeout_s: float = 5.0) -> Reply:

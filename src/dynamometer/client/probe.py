@@ -6,6 +6,7 @@ Asked before the load, once; nothing here is in a figure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, cast
 
 import msgspec
@@ -41,8 +42,10 @@ def look(target: Target, environ: Mapping[str, str]) -> Seen:
     at = endpoint(target, environ)
     models = _models(at, target)
     root = root_path(target.url)
-    answers = {page: _try(at, root + page) for page in dict.fromkeys((*QUESTIONS, *_PAGES))}
-    replies = {page: reply for page, reply in answers.items() if reply is not None}
+    pages = list(dict.fromkeys((*QUESTIONS, *_PAGES)))
+    with ThreadPoolExecutor(len(pages)) as together:  # a server that answers none of them keeps one waiting once
+        answers = together.map(lambda page: _try(at, root + page), pages)
+    replies = {page: reply for page, reply in zip(pages, answers, strict=True) if reply is not None}
     found = (
         detect(target.url, [(page, r.status, r.body) for page, r in replies.items()]) if target.api == "auto" else None
     )
