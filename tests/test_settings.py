@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dynamometer.cli.settings import defaults, find
+from dynamometer.cli.settings import check_environment, defaults, find
 from dynamometer.errors import MissingPath, UsageError
 
-OPTIONS = {"seed", "output_tokens", "concurrency"}
+OPTIONS = {name: name for name in ("seed", "output_tokens", "concurrency", "headers")} | {"header": "headers"}
 
 
 def write(folder: Path, text: str) -> None:
@@ -45,6 +45,28 @@ def test_a_misspelt_option_in_the_file_is_not_ignored(tmp_path: Path, monkeypatc
         defaults("bench", OPTIONS)
 
 
+def test_an_option_may_be_written_as_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, '[bench]\nheader = ["a=b"]\noutput-tokens = "8"')
+    monkeypatch.chdir(tmp_path)
+    assert defaults("bench", OPTIONS) == {"headers": ["a=b"], "output_tokens": "8"}
+
+
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dyno.toml").write_bytes(b"\xff\xfe\x00seed")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        defaults("bench", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("CONCURENCY", "DYNO_BENCH_CONCURRENCY"), ("HEADER", "DYNO_BENCH_HEADERS"), ("XYZZY", "--help")]
+)
+def test_a_misspelt_variable_is_not_ignored(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_environment("bench", OPTIONS, {f"DYNO_BENCH_{name}": "5"})
+    check_environment("bench", OPTIONS, {"DYNO_BENCH_SEED": "5", "DYNO_CONFIG": "x", "DYNO_SWEEP_NAME": "y"})
+
+
 def test_a_named_file_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DYNO_CONFIG", str(tmp_path / "none.toml"))
     with pytest.raises(MissingPath, match="DYNO_CONFIG names"):
@@ -75,7 +97,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
     monkeypatch.delenv("DYNO_BENCH_RATE")
     write(tmp_path, '[bench]\nrate = 7.0\nurl = "nowhere"')
     said = CliRunner().invoke(dyno, ["bench", "--concurrency", "3", "--url", "http://127.0.0.1:9/v1"])
-    assert "exclude each other" in str(said.exception), "the rate comes from the file, the address from the line"
+    assert "127.0.0.1:9 did not answer" in str(said.exception), "the load and the address of the line win"
     said = CliRunner().invoke(dyno, ["bench"])
     assert "'nowhere'" in str(said.exception)
 

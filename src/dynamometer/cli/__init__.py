@@ -80,12 +80,14 @@ def dyno(ctx: click.Context) -> None:
     Every option can also be set in dyno.toml ([bench] concurrency = 8) and in the environment
     (DYNO_BENCH_CONCURRENCY=8); the command line wins over the environment, the environment over the file.
     """
-    from dynamometer.cli.settings import defaults
+    from dynamometer.cli.settings import check_environment, defaults, spellings
 
     if ctx.invoked_subcommand:
         assert isinstance(ctx.command, Verbs)
         verb = ctx.command.get_command(ctx, ctx.invoked_subcommand)
-        options = {str(parameter.name) for parameter in verb.params} if verb else set()
+        options = spellings(verb) if verb else {}
+        if not isinstance(verb, click.Group):  # a group's own verbs have variables of their own
+            check_environment(ctx.invoked_subcommand, options, os.environ)
         ctx.default_map = {ctx.invoked_subcommand: defaults(ctx.invoked_subcommand, options)}
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+
+import click
 
 from dynamometer.errors import MissingPath, UsageError
 
@@ -21,17 +24,42 @@ def find() -> Path | None:
     return next((folder / "dyno.toml" for folder in (here, *here.parents) if (folder / "dyno.toml").is_file()), None)
 
 
-def defaults(verb: str, options: set[str]) -> dict[str, object]:
+def spellings(verb: click.Command) -> dict[str, str]:
+    """What a setting may be called -> the parameter's name: that name, and each long option without its dashes."""
+    found: dict[str, str] = {}
+    for parameter in verb.params:
+        name = str(parameter.name)
+        found |= {option.lstrip("-").replace("-", "_"): name for option in parameter.opts if option.startswith("--")}
+        found[name] = name
+    return found
+
+
+def check_environment(verb: str, options: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """UsageError for a DYNO_<VERB>_… that no option reads: a misspelt one must not be passed over."""
+    prefix = f"DYNO_{verb.upper().replace('-', '_')}_"
+    for variable in environ:
+        name = variable.removeprefix(prefix).lower()
+        if not variable.startswith(prefix) or options.get(name) == name:
+            continue
+        near = [options[name]] if name in options else get_close_matches(name, options.values(), n=1)
+        hint = f"did you mean {prefix}{near[0].upper()}?" if near else f"dyno {verb} --help lists the options"
+        raise UsageError(f"{variable} is set, and no option of dyno {verb} reads it; {hint}")
+
+
+def defaults(verb: str, options: Mapping[str, str]) -> dict[str, object]:
     """Option defaults of one verb: top-level keys, then the verb's own table; dashes and underscores are equal.
 
-    `options`: the names that the verb knows. A top-level key may be meant for other verbs; one in the verb's table not.
+    `options`: spelling -> the name that the verb knows. A top-level key may be meant for other verbs; one in the verb's
+    table not.
     """
     path = find()
     if path is None:
         return {}
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except tomllib.TOMLDecodeError as wrong:
+    except OSError as wrong:
+        raise UsageError(f"{path} cannot be read: {wrong.strerror}") from wrong
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
         raise UsageError(f"{path} is not valid TOML: {wrong}") from wrong
     merged = {key: value for key, value in table.items() if not isinstance(value, dict)}
     own = table.get(verb, {})
@@ -43,4 +71,5 @@ def defaults(verb: str, options: set[str]) -> dict[str, object]:
             hint = f"did you mean {near[0]!r}?" if near else f"dyno {verb} --help lists the options"
             raise UsageError(f"{path}: [{verb}] has no option {key!r}; {hint}")
     merged.update(own)
-    return {key.replace("-", "_"): value for key, value in merged.items()}
+    plain = {key.replace("-", "_"): value for key, value in merged.items()}
+    return {options.get(key, key): value for key, value in plain.items()}
