@@ -145,3 +145,10 @@ def test_empty_runs_compare_to_nothing_and_do_not_break() -> None:
     found = compare([one], [one])
     assert all(change.verdict == NONE for change in found.changes)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Comparison) == found
+
+
+def test_a_run_that_is_not_to_be_believed_is_named() -> None:
+    good = measure(connect(timed(np.full(30, 20.0))), run())
+    bad = measure(connect([Answer(error="http 500: no", done=5.0) for _ in range(30)]), run())
+    assert compare([good], [bad]).unbelievable == (bad.run.id,)
+    assert compare([good], [good]).unbelievable == ()

@@ -384,3 +384,48 @@ def test_no_figure_is_ever_not_a_number() -> None:
     )
     flat = msgspec.to_builtins(summary.metrics)
     assert all(math.isfinite(value) for value in flat.values() if isinstance(value, float))
+
+
+def test_speeds_by_the_servers_own_clock_leave_cached_tokens_out_and_stand_beside_ours() -> None:
+    """Case A22: 900 of 1,000 prompt tokens cached, 100 computed in 50 ms; 41 tokens decoded in 1 s by the server."""
+    asked = Answer(
+        chunks=[62 + i * 25.025 for i in range(41)],
+        usage={"output": 41, "prompt": 1000, "cached": 900},
+        timing={"prompt": 50_000, "decode": 1_000_000},
+    )
+    found = summarize(connect([asked]), run(), steady=False)
+    assert found.server["prompt_tokens_per_s"].value == pytest.approx(2000)
+    assert found.server["decode_tokens_per_s"].value == pytest.approx(41)
+    assert found.metrics.tpot_ms.mean == pytest.approx(25.025)
+
+
+def test_a_duration_in_the_wrong_unit_is_suspected_and_gives_no_speed() -> None:
+    """Case A21: 42 tokens in 1.5 s are 28 a second; a clone that says 1,500 ns is not believed."""
+    usage, chunks = {"output": 42}, [400.0, 450.0, 1950.0]
+    right, clone = (Answer(chunks=chunks, usage=usage, timing={"decode": us}) for us in (1_500_000, 1))
+    assert summarize(connect([right]), run()).server["decode_tokens_per_s"].value == pytest.approx(28)
+    odd = summarize(connect([clone]), run())
+    assert odd.server == {}
+    assert "odd-server-timings" in {doubt.kind for doubt in odd.doubts}
+
+
+def test_bounds_of_neighbouring_quantiles_do_not_contradict_each_other() -> None:
+    """Two moods in time: P95's order statistics alone reach beyond P99's, which can't be."""
+    chance = np.random.default_rng(5)
+    mood = np.repeat(chance.random(60) < 0.06, 60)
+    ttft = np.where(mood, 3.0, 0.5) * chance.lognormal(0, 0.05, len(mood))
+    found = metrics(*(Answer(sent=i * 5.0, chunks=[float(t), float(t) + 1]) for i, t in enumerate(ttft)))
+    known = [
+        found.ttft_ms.estimates[name] for name in ("p50", "p90", "p95", "p99") if found.ttft_ms.estimates[name].value
+    ]
+    highs = [one.high for one in known if one.high is not None]
+    lows = [one.low for one in known if one.low is not None]
+    assert len(highs) >= 2
+    assert highs == sorted(highs)
+    assert lows == sorted(lows)
+
+
+def test_the_mean_of_what_cannot_be_negative_has_no_negative_bound() -> None:
+    found = metrics(*(Answer(sent=i * 5.0, chunks=[0.01 if i else 30.0]) for i in range(12)))
+    assert found.ttft_ms.low == 0
+    assert found.ttft_ms.high is not None
