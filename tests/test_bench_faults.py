@@ -68,6 +68,9 @@ def test_a_server_that_trickles_for_ever_is_given_up_in_time(tmp_path: Path) -> 
         (["--url", "http://127.0.0.1:1/v1", "--name", "../../evil"], "plain name"),
         (["--url", "http://127.0.0.1:1/v1", "-n", "5", "-c", "9"], "can't keep 9 in flight"),
         (["--url", "http://127.0.0.1:1/v1", "--quantization", "Q4_0"], "--quantization"),
+        (["--url", "http://127.0.0.1:1/v1", "--body", "stop=["], "is not JSON"),
+        (["--url", "http://127.0.0.1:1/v1", "--warmup", "1000000000"], "are a slip"),
+        (["--url", "http://127.0.0.1:1/v1", "--slo", ""], "objective is empty"),
     ],
 )
 def test_bad_usage_is_told_before_anything_is_asked(tmp_path: Path, args: list[str], said: str) -> None:
@@ -93,6 +96,16 @@ def test_a_workload_that_cannot_be_made_leaves_no_folder_behind(tmp_path: Path, 
     assert said in str(done.exception), done.output
     assert getattr(done.exception, "exit_code", 0) == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_the_name_of_the_answers_limit_can_be_chosen(tmp_path: Path) -> None:
+    with serving(fast) as server:
+        args = ["--url", server.url, "-n", "2", "--no-sense-check", "--tokens-field", "max_completion_tokens"]
+        done = bench(tmp_path, *args)
+    assert done.exit_code == 0, done.output
+    bodies = [one.body for one in server.seen if b"messages" in one.body and b"Count" not in one.body]
+    assert bodies
+    assert all(b"max_completion_tokens" in body and b'"max_tokens"' not in body for body in bodies)
 
 
 def test_a_server_that_sheds_load_misses_the_objective_however_quick_the_rest_is(tmp_path: Path) -> None:

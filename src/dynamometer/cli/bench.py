@@ -166,6 +166,7 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
     an open loop runs one minute; a trace and a list of steps run to their end.
     """
     from dynamometer.decisions.gate import objectives
+    from dynamometer.schedule.window import MOST_REQUESTS
     from dynamometer.units import seconds
 
     if given.name and (given.name != Path(given.name).name or given.name.startswith(".")):
@@ -174,6 +175,8 @@ def experiment(given: BenchOptions, target: Target, workload: Workload, load: Lo
     if given.duration and duration_s <= 0:
         raise UsageError(f"--duration is {given.duration!r}; give a time above 0, e.g. 60s")
     requests = given.requests or 0
+    if max(requests, given.warmup or 0) > MOST_REQUESTS:
+        raise UsageError(f"{max(requests, given.warmup or 0):,} requests are a slip; give at most {MOST_REQUESTS:,}")
     if not requests and not duration_s and load.law == "closed":
         requests, duration_s = max(80, 15 * load.concurrency), 120.0
     elif not requests and not duration_s and load.law not in ("trace", "step"):

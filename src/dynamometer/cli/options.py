@@ -39,6 +39,13 @@ _TARGET = (
     click.option(
         "--body", "body", multiple=True, type=Words(), metavar="KEY=JSON", help="Extra field of the request body."
     ),
+    click.option(
+        "--tokens-field",
+        type=click.Choice(("auto", "max_tokens", "max_completion_tokens")),
+        default="auto",
+        show_default=True,
+        help="Name of the answer's limit in the request.",
+    ),
     click.option("--insecure", is_flag=True, help="Do not verify the TLS certificate."),
     click.option(
         "--retries", type=click.IntRange(0), default=0, help="Obey a Retry-After of 429 or 503 so often.  [default: no]"
@@ -154,6 +161,7 @@ class TargetOptions(msgspec.Struct, frozen=True):
     insecure: bool
     timeout: str
     retries: int
+    tokens_field: str = "auto"
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True):
@@ -190,7 +198,9 @@ def target(options: TargetOptions) -> Target:
     for key, text in pairs(options.body, "--body").items():
         try:
             body[key] = msgspec.json.decode(text)
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as wrong:
+            if text[:1] in '{["':
+                raise UsageError(f"--body {key}={text} is not JSON: {wrong}") from wrong
             body[key] = text
     return Target(
         url=(options.url or "").rstrip("/"),
@@ -202,6 +212,7 @@ def target(options: TargetOptions) -> Target:
         insecure=options.insecure,
         timeout_s=timeout_s,
         retries=options.retries,
+        tokens_field=options.tokens_field,
     )
 
 
