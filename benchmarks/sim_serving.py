@@ -165,6 +165,9 @@ def load(path: Path) -> tuple[list[dict[str, str]], Points, int]:
         device=np.unique([r["system"] for r in rows], return_inverse=True)[1].astype(np.int64),
         model=np.unique(architecture, return_inverse=True)[1].astype(np.int64),
         engine=np.unique([r["backend"] for r in rows], return_inverse=True)[1].astype(np.int64),
+        version=np.unique([f"{r['backend']} {r['backend_version']}" for r in rows], return_inverse=True)[1].astype(
+            np.int64
+        ),
         series=np.unique(series, return_inverse=True)[1].astype(np.int64),
         seconds=np.array([float(r["silicon_tpot_ms"]) for r in rows]) / 1e3,
     )

@@ -3,8 +3,9 @@ Gaussian process. Pure.
 
 The first part is a sum of times with non-negative coefficients (weights, cache, compute, layers, collectives), by
 least relative error. The second learns, in the logarithm, what the first misses: by device, model, engine, and by
-nearness in batch, lengths and split. A point's error variance grows with how badly the others foretell it, so that
-one odd series does not bend its neighbours. Predictions carry an interval.
+nearness in batch, lengths and split, among points of one engine, version or model more than among others. A point's
+error variance grows with how badly the others foretell it, so that one odd series bends its neighbours less.
+Predictions carry an interval.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Points(msgspec.Struct, frozen=True):
     device: Codes
     model: Codes
     engine: Codes
+    version: Codes  # of the engine
     series: Codes  # what is left out together
     seconds: Float64
 
@@ -42,24 +44,21 @@ class Shares(msgspec.Struct, frozen=True):
     Chosen by random search for the least error on series left out, on the public points of benchmarks/data.
     """
 
-    device: float = 0.0016
-    model: float = 0.0035
-    engine: float = 0.0004
-    model_engine: float = 0.034
-    device_engine: float = 0.0007
-    device_model: float = 0.0025
-    near: float = 0.014
-    near_engine: float = 0.021
-    near_model: float = 0.039
-    series: float = 0.025
-    near_series: float = 0.060
-    reach: float = 2.7
-    noise: float = 0.0016
-    oddness: float = 1.2  # standard errors beyond which a point's own variance grows
+    device: float = 0.06
+    model_engine: float = 0.044
+    model_version: float = 0.034
+    near: float = 0.016
+    near_engine: float = 0.044
+    near_version: float = 0.022
+    near_model: float = 0.017
+    near_series: float = 0.004
+    reach: float = 2.75
+    noise: float = 0.0009
+    oddness: float = 1.0  # standard errors beyond which a point's own variance grows
 
 
 SHARES: Final = Shares()
-_FLOOR, _SHRINK, _MOST_V = 0.03, 0.5, 0.1
+_FLOOR, _SHRINK, _MOST_V = 0.03, 0.58, 0.38
 
 
 class Foretold(msgspec.Struct, frozen=True):
@@ -88,14 +87,13 @@ def coefficients(points: Points, rows: Places) -> Float64:
 
 def likeness(points: Points, shares: Shares = SHARES) -> Float64:
     """n × n covariance of log time beyond the physics."""
-    d, m, e = (np.equal.outer(code, code) for code in (points.device, points.model, points.engine))
+    d, m, e, v = (np.equal.outer(code, code) for code in (points.device, points.model, points.engine, points.version))
     z = points.nearness
     squares = (z**2).sum(axis=1)
     near = np.exp(-0.5 * np.maximum(0, squares[:, None] + squares[None] - 2 * z @ z.T) / shares.reach**2)
-    k = shares.device * d + shares.model * m + shares.engine * e + shares.model_engine * (m & e)
-    k = k + shares.device_engine * (d & e) + shares.device_model * (d & m)
-    k = k + near * (shares.near + shares.near_engine * e + shares.near_model * m)
-    whole: Float64 = k + (d & m & e) * (shares.series + shares.near_series * near)
+    k = shares.device * d + shares.model_engine * (m & e) + shares.model_version * (m & v)
+    alike = shares.near + shares.near_engine * e + shares.near_version * v + shares.near_model * m
+    whole: Float64 = k + near * (alike + shares.near_series * (d & m & e))
     return whole
 
 
