@@ -163,6 +163,7 @@ class Writer:
         self._directory, self._source = directory, source
         self._connection = duckdb.connect()
         self._parts = self._request_parts = 0
+        self._notes: dict[str, int] = {}  # note -> its code in the parts
         try:
             self._folder = TemporaryDirectory(prefix=".rows-", dir=directory)
         except OSError as wrong:
@@ -182,15 +183,21 @@ class Writer:
             self._folder.cleanup()
 
     def events(self, batch: Events) -> None:
-        """Appends a batch. Kinds and notes travel as codes: the engine looks the words up, a column at a time."""
-        words = {"kind": _sql_list(KINDS), "note": _sql_list(batch.notes or ("",))}
-        chosen = ", ".join(
+        """Appends a batch. Kinds and notes stay codes until the end, which is quicker than words written twice."""
+        notes = self._notes
+        code = np.array([notes.setdefault(note, len(notes)) for note in batch.notes or ("",)], dtype=np.uint32)
+        codes = {name: getattr(batch, name) for name in EVENT_COLUMNS}
+        codes["note"] = code[batch.note]
+        self._write("*", codes, Path(self._folder.name) / f"events-{self._parts:06d}.parquet")
+        self._parts += 1
+
+    def _event_words(self) -> str:
+        """The columns of the events with words in place of codes: the engine looks them up, a column at a time."""
+        words = {"kind": _sql_list(KINDS), "note": _sql_list(list(self._notes) or ("",))}
+        return ", ".join(
             f"{words[name]}[{name} + 1] AS {name}" if name in words else f"{name}::{kind} AS {name}"
             for name, kind in EVENT_COLUMNS.items()
         )
-        codes = {name: getattr(batch, name) for name in EVENT_COLUMNS}
-        self._write(chosen, codes, Path(self._folder.name) / f"events-{self._parts:06d}.parquet")
-        self._parts += 1
 
     def requests(self, columns: Mapping[str, Column]) -> None:
         """Appends requests, by column name; a column that is left out has the default of `rows.Plan`."""
@@ -216,8 +223,8 @@ class Writer:
         self._copy(f"SELECT {chosen} FROM batch", path)
         self._connection.unregister("batch")
 
-    def _copy(self, query: str, path: Path) -> None:
-        options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{source: {sql_text(self._source)}}}"
+    def _copy(self, query: str, path: Path, how: str = "uncompressed") -> None:
+        options = f"FORMAT parquet, COMPRESSION {how}, KV_METADATA {{source: {sql_text(self._source)}}}"
         try:
             self._connection.execute(f"COPY ({query}) TO {sql_text(path)} ({options})")
         except duckdb.Error as wrong:
@@ -228,13 +235,9 @@ class Writer:
         if not self._parts:
             self.events(Rows().take())
         self._connection.execute("SET threads = 1")  # in order without holding much: memory must not grow with the run
-        for name in ("requests", "events"):
-            parts = sorted(folder.glob(f"{name}-*.parquet"))
-            if len(parts) == 1:
-                parts[0].rename(folder / f"{name}.parquet")
-            else:
-                several = sql_text(folder / f"{name}-*.parquet")
-                self._copy(f"SELECT * FROM read_parquet({several})", folder / f"{name}.parquet")
+        for name, chosen in (("requests", "*"), ("events", self._event_words())):
+            parts = sql_text(folder / f"{name}-*.parquet")
+            self._copy(f"SELECT {chosen} FROM read_parquet({parts})", folder / f"{name}.parquet", "zstd")
         for name in ("requests.parquet", "events.parquet"):
             os.replace(folder / name, self._directory / name)
 

@@ -111,6 +111,9 @@ class Cluster:
         """Submits at the sequences' due times, which ascend, and runs until every answer is complete."""
         self._follows = conversations
         self._alone = self._blind and not conversations and not self._split
+        if self._alone:  # nobody but the ledger wants to hear of an answer
+            for replica in self.replicas:
+                replica.sink = self._ledger
         return self._run(OpenFeed(sequences, self._submit, self._no_more))
 
     def run_closed(self, sequences: Iterator[Sequence], streams: Streams) -> Outcome:

@@ -7,6 +7,7 @@ an answer are averages.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -21,8 +22,13 @@ from dynamometer.types import Float64
 NOTES = ("", "new", "content", "prompt", "output", "cached", "length")
 _CODE = {note: code for code, note in enumerate(NOTES)}
 _BATCH_TOKENS = 400_000
-_BATCH_REQUESTS = 40_000
+_BATCH_REQUESTS = 10_000
 _LAST_CHUNK = 5
+_FIELDS: Final = (
+    *("index", "at_s", "sent_s", "admitted_s", "first_s", "last_s"),
+    *("prompt", "output", "cached", "first_lag_s", "last_lag_s"),
+)
+_FACTS_OF: Final = attrgetter(*_FIELDS)
 
 
 class RowLedger:
@@ -37,15 +43,19 @@ class RowLedger:
     ) -> None:
         self._events, self._requests, self._keep, self._level = events, requests, keep_tokens, level
         self._done: list[Sequence] = []
+        self._brief = array("d")  # _FIELDS of each answer of which nothing else is kept
         self._tokens = 0
         self.count = self.failed = 0
         self.end_s = 0.0
 
     def finished(self, sequence: Sequence) -> None:
-        self._done.append(sequence)
         self.count += 1
-        self._tokens += sequence.output
-        if len(self._done) >= _BATCH_REQUESTS or (self._keep and self._tokens >= _BATCH_TOKENS):
+        if self._keep or sequence.family or sequence.session or sequence.evictions:
+            self._done.append(sequence)
+            self._tokens += sequence.output
+        else:
+            self._brief.extend(_FACTS_OF(sequence))
+        if self.count % _BATCH_REQUESTS == 0 or (self._keep and self._tokens >= _BATCH_TOKENS):
             self.flush()
 
     def refused(self, sequence: Sequence, now_s: float) -> None:
@@ -55,6 +65,12 @@ class RowLedger:
 
     def flush(self) -> None:
         """Hands on what has come together so far; call it at the end."""
+        brief, self._brief = self._brief, array("d")
+        if brief:
+            found = np.frombuffer(brief, dtype=np.float64).reshape(-1, len(_FIELDS))
+            found = found[np.argsort(found[:, 0], kind="stable")]
+            self._requests(_lengths(found, self._level))
+            self._tell(_thin(_Columns(found), _BRIEF), NOTES)
         done, self._done, self._tokens = self._done, [], 0
         if not done:
             return
@@ -65,15 +81,16 @@ class RowLedger:
         reasons = sorted({s.error for s in failed})
         parts: list[Table] = []
         if answered:
-            parts.append(_full(answered) if self._keep else _thin(answered, _BRIEF))
+            parts.append(_full(answered) if self._keep else _thin(_columns(answered), _BRIEF))
         if failed:
             parts.append(_refusals(failed, reasons))
         if any(s.evictions for s in answered):
             parts.append(_preemptions(answered))
-        table = parts[0] if len(parts) == 1 else _merged(parts)
+        self._tell(parts[0] if len(parts) == 1 else _merged(parts), (*NOTES, *reasons))
+
+    def _tell(self, table: Table, notes: tuple[str, ...]) -> None:
         self.end_s = max(self.end_s, float(table.at_ns.max()) / 1e9)
         nothing = np.zeros(len(table.request), dtype=np.int64)
-        notes = (*NOTES, *reasons)
         self._events(Events(table.request, table.kind, table.at_ns, table.n, nothing, table.note, notes))
 
 
@@ -103,19 +120,24 @@ def _merged(parts: list[Table]) -> Table:
 
 def _plan_columns(done: list[Sequence], level: float) -> dict[str, Column]:
     """Columns of requests.parquet; those of conversations and families only where there are any."""
-    columns: dict[str, Column] = {
-        "request": _column(done, "index").astype(np.int32),
-        "input_tokens": _column(done, "prompt").astype(np.int32),
-        "output_tokens": _column(done, "output").astype(np.int32),
-        "ignore_eos": np.ones(len(done), dtype=bool),
-        "level": np.full(len(done), level),
-    }
+    columns = _lengths(np.array([_FACTS_OF(s) for s in done], dtype=np.float64), level)
     if any(s.session or s.family for s in done):
         columns["session"] = np.array([s.session for s in done], dtype=object)
         columns["family"] = np.array([s.family for s in done], dtype=object)
         columns["turn"] = _column(done, "turn").astype(np.int32)
         columns["after"] = _column(done, "after").astype(np.int32)
     return columns
+
+
+def _lengths(found: Float64, level: float) -> dict[str, Column]:
+    """What was asked, from rows of _FIELDS."""
+    return {
+        "request": found[:, _FIELDS.index("index")].astype(np.int32),
+        "input_tokens": found[:, _FIELDS.index("prompt")].astype(np.int32),
+        "output_tokens": found[:, _FIELDS.index("output")].astype(np.int32),
+        "ignore_eos": np.ones(len(found), dtype=bool),
+        "level": np.full(len(found), level),
+    }
 
 
 def _column(done: list[Sequence], name: str) -> Float64:
@@ -129,12 +151,19 @@ def _ns(seconds: Float64) -> npt.NDArray[np.int64]:
 class _Columns:
     """The facts that every answer has, one array each."""
 
-    def __init__(self, done: list[Sequence]) -> None:
-        self.index, self.due_s, self.sent_s = (_column(done, name) for name in ("index", "at_s", "sent_s"))
-        self.admitted_s, self.first_s, self.last_s = (_column(done, n) for n in ("admitted_s", "first_s", "last_s"))
-        self.prompt, self.output, self.cached = (_column(done, name) for name in ("prompt", "output", "cached"))
-        self.first_seen_s = self.first_s + _column(done, "first_lag_s")
-        self.last_seen_s = np.maximum(self.last_s + _column(done, "last_lag_s"), self.first_seen_s)
+    def __init__(self, found: Float64) -> None:
+        """`found`: a row of _FIELDS an answer."""
+        self.index, self.due_s, self.sent_s, self.admitted_s, self.first_s, self.last_s = found[:, :6].T
+        self.prompt, self.output, self.cached, first_lag_s, last_lag_s = found[:, 6:].T
+        self.first_seen_s = self.first_s + first_lag_s
+        self.last_seen_s = np.maximum(self.last_s + last_lag_s, self.first_seen_s)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def _columns(done: list[Sequence]) -> _Columns:
+    return _Columns(np.array([_FACTS_OF(s) for s in done], dtype=np.float64))
 
 
 _FACTS: Final = (
@@ -153,21 +182,20 @@ _FACTS: Final = (
 _BRIEF: Final = (0, 1, 4, 5, 6, 7, 9, 10)  # where only two chunks of an answer are kept
 
 
-def _thin(done: list[Sequence], places: tuple[int, ...]) -> Table:
+def _thin(c: _Columns, places: tuple[int, ...]) -> Table:
     """The rows of _FACTS at these places for each answer."""
-    c = _Columns(done)
     last = c.last_seen_s
     times = (c.due_s, c.sent_s, c.admitted_s, c.first_s, c.first_seen_s, last, last, last, last, last, last)
-    zero, one = np.zeros(len(done)), np.ones(len(done))
+    zero, one = np.zeros(len(c)), np.ones(len(c))
     counts = (zero, one, zero, zero, one, c.output - 1, c.prompt, c.output, c.cached, zero, zero)
     size = len(places)
     table = Table(
         request=np.repeat(c.index.astype(np.int32), size),
-        kind=np.tile(np.array([KIND_CODE[_FACTS[p][0]] for p in places], dtype=np.uint8), len(done)),
+        kind=np.tile(np.array([KIND_CODE[_FACTS[p][0]] for p in places], dtype=np.uint8), len(c)),
         at_ns=_ns(np.stack([times[p] for p in places], axis=1)).reshape(-1),
         n=np.stack([counts[p] for p in places], axis=1).astype(np.int64).reshape(-1),
-        note=np.tile(np.array([_CODE[_FACTS[p][1]] for p in places], dtype=np.uint32), len(done)),
-        rank=np.tile(np.array(places, dtype=np.int32), len(done)),
+        note=np.tile(np.array([_CODE[_FACTS[p][1]] for p in places], dtype=np.uint32), len(c)),
+        rank=np.tile(np.array(places, dtype=np.int32), len(c)),
     )
     if (c.output < 2).any():  # there is no second token
         return _rows(table, ~(np.repeat(c.output < 2, size) & (table.rank == _LAST_CHUNK)))
@@ -176,8 +204,8 @@ def _thin(done: list[Sequence], places: tuple[int, ...]) -> Table:
 
 def _full(done: list[Sequence]) -> Table:
     """The same with a row for every token (for every verified step under speculation)."""
-    thin = _thin(done, tuple(range(len(_FACTS))))
-    c = _Columns(done)
+    c = _columns(done)
+    thin = _thin(c, tuple(range(len(_FACTS))))
     later = np.array([len(s.token_s) for s in done])
     times = np.array([at_s for s in done for at_s in s.token_s], dtype=np.float64)
     nth = np.arange(len(times)) - np.repeat(np.cumsum(later) - later, later) + 1

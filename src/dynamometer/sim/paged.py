@@ -43,6 +43,7 @@ class Paged:
                 f"the KV cache has {blocks} blocks of {block} tokens; nothing fits. Use less memory for weights"
             )
         self.total, self.block, self.window = blocks, block, window
+        self._longest = FOREVER if window and -(-window // block) <= blocks else blocks * block
         self.used = 0
         self.cached = 0  # blocks of prefixes that nobody uses now; they count as free
         self.hits = self.lookups = 0  # prompt tokens
@@ -63,7 +64,7 @@ class Paged:
 
     def fits(self, tokens: int) -> bool:
         """Could a sequence of so many tokens ever be held?"""
-        return self._blocks(tokens) <= self.total
+        return tokens <= self._longest
 
     def admit(self, sequence: Sequence, tokens: int) -> bool:
         """Blocks for the first `tokens` of a sequence, shared ones taken from the cache; False changes nothing."""
@@ -126,9 +127,14 @@ class Paged:
         """Blocks that `ticks` more tokens of everyone take: a block is due where context % block == 0."""
         whole, rest = divmod(ticks, self.block)
         need = whole * self._growing
-        block, phase = self.block, self._phase
-        for step in range(tick, tick + rest):
-            need += phase[-step % block]
+        if rest:  # the phases of the next `rest` ticks lie next to each other, from `first` downwards and around
+            first = -tick % self.block
+            last = first + 1 - rest
+            phase = self._phase
+            if last >= 0:
+                need += sum(phase[last : first + 1])
+            else:
+                need += sum(phase[: first + 1]) + sum(phase[last:])
         return need
 
     def ticks(self, tick: int, most: int) -> int:
@@ -144,10 +150,7 @@ class Paged:
 
     def grow(self, tick: int, ticks: int) -> None:
         """`ticks` tokens for everyone."""
-        block, phase = self.block, self._phase
-        need = ticks // block * self._growing
-        for step in range(tick, tick + ticks % block):
-            need += phase[-step % block]
+        need = self._need(tick, ticks)
         if need > self.total - self.used - self.cached:
             self._make_room(need)
         self.used += need
@@ -159,8 +162,10 @@ class Paged:
     def _stop(self, sequence: Sequence, tick: int) -> None:
         self._phase[(sequence.context - sequence.start_tick) % self.block] -= 1
         self._growing -= 1
-        grown = self._blocks(sequence.context + tick - sequence.start_tick) - self._blocks(sequence.context)
-        self._held[sequence.index] += grown
+        before, after = sequence.context, sequence.context + tick - sequence.start_tick
+        if self.window:
+            before, after = min(before, self.window), min(after, self.window)
+        self._held[sequence.index] += -before // self.block - -after // self.block  # whole blocks, rounded up
 
     def part(self, sequence: Sequence, tick: int) -> None:
         """The sequence stops decoding at `tick` but keeps its blocks until `release`."""

@@ -65,13 +65,14 @@ class Pricing:
     def prompts_s(self, chunks: list[tuple[int, int]], n: int, context: float, windowed: float) -> tuple[float, int]:
         """(device time, tokens) of a step with (new, past) prompt chunks, without what its finished prompts add."""
         cost = self._cost
-        took_s = 0.0
+        took_s, pair_s, window_pair_s = 0.0, cost.pair_s, cost.window_pair_s
         tokens = n * self.width
         for new, past in chunks:
             tokens += new
-            took_s += cost.pair_s * pairs(new, past)
-            if cost.window_pair_s:
-                took_s += cost.window_pair_s * window_pairs(new, past, cost.window)
+            if pair_s:
+                took_s += pair_s * pairs(new, past)
+            if window_pair_s:
+                took_s += window_pair_s * window_pairs(new, past, cost.window)
         if n:
             took_s += cost.context_s * context + cost.window_s * windowed
         return took_s + self.line_s(tokens), tokens

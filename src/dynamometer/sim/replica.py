@@ -41,6 +41,7 @@ class Replica:
         batching, guess = rules.batching, rules.speculation
         self._plan, self._holds, self._fcfs = RULES[batching.name], holds(batching), rules.admission.order == "fcfs"
         self._chance = np.random.default_rng([seed, 0xD1])
+        self._limited = rules.admission.queue > 0
         most_tokens = max(batching.tokens, batching.size * (guess.draft + 1)) + batching.size
         self._price = Pricing(cost, guess, most_tokens, self._chance)
         self._width, self._ahead, self._keep = self._price.width, cost.depth == 2, rules.keep_tokens
@@ -66,7 +67,7 @@ class Replica:
         """Takes a request at the wire; True if the replica's wake-up changed and the timeline must know."""
         if not self.memory.fits(sequence.prompt + sequence.output):
             return self._refuse(sequence, "context: prompt and answer do not fit into the KV cache", now_s)
-        if not accepts(self.rules.admission, len(self.waiting) + len(self.door)):
+        if self._limited and not accepts(self.rules.admission, len(self.waiting) + len(self.door)):
             return self._refuse(sequence, "rate-limited: the queue is full", now_s)
         self.loads[self.place] += 1
         blocked = self._fcfs and bool(self.waiting)
@@ -117,7 +118,7 @@ class Replica:
             self._run = None
             self.busy_s += self._end_s - run.first_s
             self._advance(run.ends_s() if self._keep else NO_TIMES, run.steps)
-        if not self._ahead:
+        if not self._ahead and (self._open or self._fresh or self._leaving):
             self._stamp(now_s)
         if self._gone or self._ghosts:
             self._release(now_s)
@@ -142,10 +143,13 @@ class Replica:
 
     def _schedule(self, now_s: float) -> float:
         """Lets prompts in as the rule says: −1 if a step was started, else when to look again."""
-        self._resume(now_s)
         batch, started, waiting = self.batch, self.started, self.waiting
+        if waiting and waiting[0].remaining == 0:
+            self._resume(now_s)
         size = self.rules.batching.size
-        slots = max(0, size - batch.n - len(started) - len(self._leaving) - len(self._gone))
+        slots = size - batch.n - len(started) - len(self._leaving) - len(self._gone)
+        if slots < 0:
+            slots = 0
         if not started and not (slots and waiting):
             return NEVER
         queue = [s.remaining for s in started]
@@ -238,11 +242,15 @@ class Replica:
         if not self._ahead:
             self._end_s = self.wake_s = now_s + launch_s + device_s
             return
-        after_s = max(now_s + launch_s, self._end_s)
-        self._stamp(after_s)
-        start_s = max(self._end_s, now_s + self._price.prepare_s)
-        self._end_s = max(start_s + device_s, now_s + launch_s)
-        self.wake_s = after_s
+        launched_s, end_s = now_s + launch_s, self._end_s
+        self.wake_s = launched_s if launched_s > end_s else end_s
+        if self._open or self._fresh or self._leaving:
+            self._stamp(self.wake_s)
+        start_s = now_s + self._price.prepare_s
+        if end_s > start_s:
+            start_s = end_s
+        end_s = start_s + device_s
+        self._end_s = end_s if end_s > launched_s else launched_s
 
     def _prompt_done(self, sequence: Sequence) -> None:
         """The prompt is computed; a token comes with it, and decoding starts if more are wanted."""

@@ -28,8 +28,11 @@ class Stretch:
             return 1
         half = self.slope_s / 2
         p = self.period_s - half
-        i = int((sqrt(p * p + 4 * half * lack) - p) / (2 * half)) if half > 1e-15 else int(lack / self.period_s)
-        while self.end_s(i + 1) < at_s:
+        if half > 1e-15:
+            i = int((sqrt(p * p + 4 * half * lack) - p) / (2 * half))
+        else:
+            i, half = int(lack / self.period_s), 0.0
+        while i * p + half * i * i < lack:  # rounding may have missed by a step
             i += 1
         while i > 0 and self.end_s(i) >= at_s:
             i -= 1
