@@ -1,10 +1,11 @@
 """A number of streams in; what a proxy adds to them out: this gateway, nginx and LiteLLM, in one run.
 
-    python benchmarks/gateway.py [--streams 500] [--seconds 4] [--repeats 3] [--litellm VENV]
+    python benchmarks/gateway.py [--streams 500] [--speed 100] [--seconds 4] [--repeats 3] [--litellm VENV]
 
-`truthd.c` streams 100 tokens a second to each connection on an exact schedule and logs when it wrote each first token.
-Requests come by a Poisson law at the rate that keeps so many streams open on average: started all at once they would
-stay in step for ever, and every proxy would be measured with a queue of hundreds of first tokens at one instant.
+`truthd.c` streams so many tokens a second to each connection on an exact schedule and logs when it wrote each
+first one. Requests come by a Poisson law at the rate that keeps so many streams open on average: started all at once
+they would stay in step for ever, and every proxy would be measured with a queue of hundreds of first tokens at one
+instant. Each way is warmed up with some requests first.
 `dyno`'s own client asks it directly and through each proxy in turn. Added latency is the client's time to first token
 minus the server's, by request, less the same quantile without a proxy.
 Client, proxy and server share this machine's cores; the load average before each run says what else ran. nginx is a
@@ -31,7 +32,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-from wire import REQUEST_S, TOKENS, known, quantile, timed, truth, ttfts
+from wire import TOKENS, TTFT_MS, known, quantile, timed, truth, ttfts
 
 from dynamometer.client.workers import run as drive
 from dynamometer.engines.openai import chat
@@ -39,6 +40,8 @@ from dynamometer.record.clock import now_ns, origin
 from dynamometer.record.log import WireLog
 from dynamometer.schedule import build as schedule_of
 from dynamometer.types import Experiment, Load, Message, Request, Target, Workload
+
+WARM = 200  # requests through each way before the measured ones
 
 
 class Through(msgspec.Struct, frozen=True):
@@ -153,22 +156,32 @@ def cpu_s(pid: int) -> float:
     return total
 
 
-def once(way: str, program: Path, streams: int, rounds: int, venv: Path | None) -> Through:
+def request_s(speed: float) -> float:
+    """How long one answer takes at so many tokens a second."""
+    return TTFT_MS / 1000 + (TOKENS - 1) / speed
+
+
+def once(way: str, program: Path, load: tuple[int, int, float], venv: Path | None) -> Through:
+    """`load`: streams, requests of each, tokens a second."""
+    streams, rounds, speed = load
     with TemporaryDirectory() as place:
         folder, log = Path(place), Path(place) / "truth.csv"
-        run = folder / "run"
+        run, warm = folder / "run", folder / "warm"
         run.mkdir()
-        with truth(program, log) as url:
+        warm.mkdir()
+        with truth(program, log, 1000 / speed) as url:
             ways = {"direct": direct, "gateway": ours, "nginx": nginx}
             between = litellm(folder, url, venv) if way == "LiteLLM" and venv else ways[way](folder, url)
             with between as (through, pid):
-                command = [sys.executable, __file__, "--drive", through, str(streams), str(rounds), str(run)]
+                rate = str(streams / request_s(speed))
+                drive_it = [sys.executable, __file__, "--drive", through]
+                timed([*drive_it, str(WARM), rate, str(warm)], folder)
                 before = cpu_s(pid) if pid else 0.0
-                timed(command, folder)
+                timed([*drive_it, str(streams * rounds), rate, str(run)], folder)
                 spent_s = cpu_s(pid) - before if pid else 0.0
-        rows = known(log)
-        server = {row["request"]: (row["first_ns"] - row["read_ns"]) / 1e6 for row in rows}
-        added = [ttft_ms - server[number] for number, ttft_ms in ttfts(run) if number in server]
+        seen = dict(ttfts(run))
+        rows = [row for row in known(log) if row["request"] in seen]
+        added = [seen[row["request"]] - (row["first_ns"] - row["read_ns"]) / 1e6 for row in rows]
         tokens = sum(row["tokens"] for row in rows)
         load_s = (max(row["last_ns"] for row in rows) - min(row["read_ns"] for row in rows)) * 1e-9
         errors = streams * rounds - len(added)
@@ -187,10 +200,9 @@ def line(way: str, found: list[Through], plain: list[Through]) -> str:
     return f"| {way} | {' | '.join(cells)} | {middle(found, 'errors'):.0f} |"
 
 
-def drive_once(url: str, streams: int, rounds: int, folder: Path) -> None:
+def drive_once(url: str, count: int, rate: float, folder: Path) -> None:
     """What the measured client does: arrivals by a Poisson law, the log."""
-    count = streams * rounds
-    load = Load("poisson", rate=streams / REQUEST_S)
+    load = Load("poisson", rate=rate)
     at = Experiment("gateway", Target(url, "truth"), Workload(), load, requests=count)
     requests = (Request(i, (Message("user", "Say tok."),), TOKENS, ignore_eos=True) for i in range(count))
     log = WireLog(folder / "wire.log", origin().monotonic_ns)
@@ -200,11 +212,12 @@ def drive_once(url: str, streams: int, rounds: int, folder: Path) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--drive"]:
-        url, streams, rounds, folder = sys.argv[2:]
-        drive_once(url, int(streams), int(rounds), Path(folder))
+        url, count, rate, folder = sys.argv[2:]
+        drive_once(url, int(count), float(rate), Path(folder))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--speed", type=float, default=100.0, help="tokens a second of each stream")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each load")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--litellm", type=Path, help="virtual environment that has litellm[proxy]")
@@ -214,7 +227,7 @@ def main() -> None:
         sys.exit("cc is missing: the server that knows the truth is C (apt-get install gcc)")
     ways = ["direct", "gateway", *(["nginx"] if shutil.which("nginx") else []), *(["LiteLLM"] if given.litellm else [])]
     found: dict[str, list[Through]] = {way: [] for way in ways}
-    rounds = max(1, round(given.seconds / REQUEST_S))
+    rounds = max(1, round(given.seconds / request_s(given.speed)))
     with TemporaryDirectory() as place:
         program = Path(place) / "truthd"
         subprocess.run([compiler, "-O2", "-o", program, Path(__file__).with_name("truthd.c")], check=True)
@@ -223,9 +236,11 @@ def main() -> None:
                 if way == "LiteLLM" and at:
                     continue  # it takes minutes and is far from the rest: once is enough
                 load = os.getloadavg()[0]
-                found[way].append(once(way, program, given.streams, 1 if way == "LiteLLM" else rounds, given.litellm))
+                found[way].append(
+                    once(way, program, (given.streams, 1 if way == "LiteLLM" else rounds, given.speed), given.litellm)
+                )
                 print(f"    {way}: {found[way][-1]}; load average before {load:.2f}", flush=True)
-    print(f"{given.streams} streams of 100 tokens/s, {TOKENS} tokens a request, {os.cpu_count()} cores")
+    print(f"{given.streams} streams of {given.speed:g} tokens/s, {TOKENS} tokens a request, {os.cpu_count()} cores")
     print("| way | TTFT error p50 | p99 | added p50 | added p99 | tokens/s | CPU of the proxy a token | failed |")
     print("|---" * 8 + "|")
     for way in ways:

@@ -68,12 +68,12 @@ def quantile(values: list[float], share: float) -> float:
 
 
 @contextmanager
-def truth(program: Path, log: Path) -> Iterator[str]:
+def truth(program: Path, log: Path, itl_ms: float = ITL_MS) -> Iterator[str]:
     """The server on a free port; its log is complete when the block has ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = ["--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), "--tokens", str(TOKENS), "--log", str(log)]
+    settings = ["--ttft-ms", str(TTFT_MS), "--itl-ms", str(itl_ms), "--tokens", str(TOKENS), "--log", str(log)]
     server = subprocess.Popen([program, "--port", str(port), *settings], stderr=subprocess.PIPE)
     assert server.stderr is not None
     server.stderr.readline()  # it listens

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ import httptools
 from dynamometer.record.clock import Now
 
 Headers = dict[str, str]
+SPARE: Final = 4  # connections held ready, so that a request does not wait for one to be made
 _HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer upgrade transfer-encoding "
     b"content-length".split()
@@ -171,7 +172,7 @@ class Replica:
         self._idle: list[Back] = []
         self.open: set[Back] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.in_flight = 0
+        self.in_flight = self._opening = 0
         self.failures = self.probing = self.good_probes = 0  # of the circuit breaker
         self.opened_ns = 0
 
@@ -180,8 +181,15 @@ class Replica:
             back = self._idle.pop()
             if not back._transport.is_closing():
                 back.send(sink, data)
-                return
-        task = asyncio.get_running_loop().create_task(self._connect(sink, data))
+                break
+        else:
+            self._start(self._connect(sink, data))
+        if len(self._idle) + self._opening < SPARE:
+            self._opening += 1
+            self._start(self._open_spare())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -207,18 +215,33 @@ class Replica:
         for back in tuple(self.open):
             back.close()
 
-    async def _connect(self, sink: Sink, data: bytes) -> None:
+    async def _connection(self) -> Back:
         loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._connect_s):
+            _, back = await loop.create_connection(
+                lambda: Back(self, self._now), self.host, self.port, ssl=self._context
+            )
+        self.open.add(back)
+        return back
+
+    async def _open_spare(self) -> None:
+        """One connection ahead of need. That it can't be had is for the request to find that needs it."""
         try:
-            async with asyncio.timeout(self._connect_s):
-                _, back = await loop.create_connection(
-                    lambda: Back(self, self._now), self.host, self.port, ssl=self._context
-                )
+            back = await self._connection()
+        except (OSError, TimeoutError, ssl.SSLError):
+            return
+        finally:
+            self._opening -= 1
+        back.used = 1  # it may be closed by the time it is needed, as any kept one: a request is then sent once more
+        self._idle.insert(0, back)
+
+    async def _connect(self, sink: Sink, data: bytes) -> None:
+        try:
+            back = await self._connection()
         except (OSError, TimeoutError, ssl.SSLError) as wrong:
             said = f"no connection within {self._connect_s:g} s" if isinstance(wrong, TimeoutError) else str(wrong)
             sink.lost(None, f"connect: {self.name}: {said}", self._now())
             return
-        self.open.add(back)
         back.send(sink, data)
 
 
