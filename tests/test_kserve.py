@@ -1,24 +1,25 @@
-"""KServe v2 gRPC: messages as bytes in any split; one call over a real channel to a server of Triton's protocol."""
+"""KServe v2 gRPC: messages as bytes in any split; whole loads to a real gRPC server of Triton's protocol."""
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from socket import socket
+from statistics import median
+from time import sleep
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_run import MS, answers, manifest
+from wire_run import MS, answers
 
-from dynamometer.engines.kserve import exchange, framed, trtllm, vllm
-from dynamometer.errors import TargetError, UsageError
-from dynamometer.record import log
-from dynamometer.record.clock import now_ns
+from dynamometer.cli import main
+from dynamometer.engines.kserve import framed, trtllm, vllm
+from dynamometer.errors import UsageError
 from dynamometer.types import Chunk, EventKind, Message, Request, Target
 
 grpc = pytest.importorskip("grpc")
@@ -53,7 +54,7 @@ def response(
 
 
 GOOD = [
-    response("Hi", 1, "None", prompt=7),
+    response("Paris", 1, "None", prompt=7),
     response(" 中", 2, "None"),
     response("", 1, "length"),
     response(final=True),
@@ -71,7 +72,7 @@ def facts(chunks: list[Chunk]) -> list[tuple[str, int, str, str]]:
 
 def test_messages_are_read_as_what_they_mean() -> None:
     assert facts(parse([framed(message) for message in GOOD])) == [
-        ("chunk", 1, "Hi", "content"),
+        ("chunk", 1, "Paris", "content"),
         ("chunk", 2, " 中", "content"),
         ("chunk", 1, "", "content"),
         ("finish", 0, "", "length"),
@@ -143,20 +144,42 @@ def test_each_backend_is_asked_in_its_own_tensors() -> None:
 
 
 class Server(services.GRPCInferenceServiceServicer):
-    """Answers as the vLLM backend does; the prompt "fail" gets a gRPC error after the first text."""
+    """Answers as Triton with its vLLM backend does: 10 ms to the first token and 5 ms between tokens. A prompt can ask
+    for a failure after the first text: of the transport, of the stream itself, or by silence."""
+
+    def ServerMetadata(self, request: object, context: object) -> object:
+        return pb2.ServerMetadataResponse(name="triton", version="2.60.0")
+
+    def RepositoryIndex(self, request: object, context: object) -> object:
+        names = ("preprocessing", "m")
+        return pb2.RepositoryIndexResponse(models=[{"name": name, "version": "1", "state": "READY"} for name in names])
+
+    def ModelMetadata(self, request: object, context: object) -> object:
+        if request.name not in ("m", "preprocessing"):
+            context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")
+        inputs = ("text_input", "stream", "sampling_parameters") if request.name == "m" else ("QUERY",)
+        return pb2.ModelMetadataResponse(name=request.name, inputs=[{"name": name} for name in inputs])
 
     def ModelStreamInfer(self, request_iterator: Iterator[object], context: object) -> Iterator[object]:
         for request in request_iterator:
             assert request.parameters["triton_enable_empty_final_response"].bool_param
+            prompt = request.raw_input_contents[0]
+            sleep(0.01)
             for number, message in enumerate(GOOD):
                 yield pb2.ModelStreamInferResponse.FromString(message)
-                if number == 0 and request.raw_input_contents[0] == blob("fail"):
+                if number == 0 and b"QUEUE-FULL" in prompt:
                     context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full")
+                if number == 0 and b"SLOT-LOST" in prompt:
+                    yield pb2.ModelStreamInferResponse.FromString(response(error="slot lost"))
+                    return
+                if number == 0 and b"MUTE-NOW" in prompt:
+                    sleep(1.5)
+                sleep(0.005)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2))
+    server = grpc.server(ThreadPoolExecutor(8))
     services.add_GRPCInferenceServiceServicer_to_server(Server(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -164,31 +187,82 @@ def url() -> Iterator[str]:
     server.stop(None).wait()
 
 
-async def carry(url: str, prompt: str) -> list[tuple[int, bytes]]:
-    target = Target(url, "m", "kserve.vllm", timeout_s=20)
-    http = vllm.request(Request(0, (Message("user", prompt),), 8), target, {})
-    return [part async for part in exchange(target, http, now_ns)]
+def bench(url: str, out: Path, *more: str) -> int:
+    load = ("--requests", "24", "--warmup", "2", "--output-tokens", "4", "-q")
+    with pytest.raises(SystemExit) as left:
+        main(["bench", "--url", url, "--out", str(out), *load, *more])
+    return int(str(left.value.code))
 
 
-def test_a_call_over_a_real_channel_becomes_a_record(url: str, tmp_path: Path) -> None:
-    parts = asyncio.run(carry(url, "2+2?"))
-    assert len(parts) == len(GOOD)
-    assert [at_ns for at_ns, _ in parts] == sorted(at_ns for at_ns, _ in parts)
-    (tmp_path / "run.json").write_bytes(msgspec.json.encode(manifest("kserve.vllm")))
-    wire = log.WireLog(tmp_path / "wire.log", parts[0][0] - MS)
-    wire.append(log.PLAN, 0, parts[0][0] - MS, b'{"request":0}')
-    wire.append(log.SENT, 0, parts[0][0] - MS, b'{"attempt":1,"bytes":1,"connection":"new"}')
-    wire.append(log.HEADERS, 0, parts[0][0] - MS, b'{"status":200,"headers":{}}')
-    for at_ns, data in parts:
-        wire.append(log.BODY, 0, at_ns, data)
-    wire.append(log.END, 0, parts[-1][0])
-    wire.close()
-    (answer,) = answers(tmp_path)
-    assert (answer["outcome"], answer["output_tokens"], answer["prompt_tokens"]) == ("ok", 4, 7)
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--concurrency", "4"),
+        ("--api", "kserve", "--concurrency", "4", "--workers", "2"),
+        ("--rate", "50", "--model", "m"),
+    ],
+)
+def test_a_load_over_grpc_is_measured_like_any_other(url: str, tmp_path: Path, more: tuple[str, ...]) -> None:
+    assert bench(url, tmp_path / "run", *more) == 0
+    run = msgspec.json.decode((tmp_path / "run/run.json").read_bytes())
+    target = run["experiment"]["target"]
+    assert (target["api"], target["model"]) == ("kserve.vllm", "m")
+    assert (run["engine"]["engine"], run["engine"]["version"]) == ("triton", "2.60.0")
+    rows = [row for row in answers(tmp_path / "run") if row["phase"] == "load"]
+    assert len(rows) == 24
+    assert {(row["outcome"], row["output_tokens"], row["prompt_tokens"]) for row in rows} == {("ok", 4, 7)}
+    for row in rows:
+        assert row["first_ns"] - row["sent_ns"] >= 10 * MS
+        assert row["last_ns"] - row["sent_ns"] >= 20 * MS  # three texts, so two pauses
+    assert median(row["last_ns"] - row["first_ns"] for row in rows) >= 8 * MS  # a busy machine may see the first late
 
 
-def test_a_call_that_fails_says_grpcs_status(url: str) -> None:
-    with pytest.raises(TargetError, match="resource_exhausted: queue full"):
-        asyncio.run(carry(url, "fail"))
-    with pytest.raises(UsageError, match="grpc://"):
-        asyncio.run(carry("http://127.0.0.1:1", "x"))
+@pytest.mark.parametrize(
+    ("prompt", "reason", "words"),
+    [
+        ("QUEUE-FULL", "rate-limited", "queue full"),
+        ("SLOT-LOST", "error", "slot lost"),
+        ("MUTE-NOW", "timeout", "no complete answer within 1 s"),
+    ],
+)
+def test_a_call_that_fails_is_a_failure_of_its_own_kind(
+    url: str, tmp_path: Path, prompt: str, reason: str, words: str
+) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "2+2?"}\n' + f'{{"prompt": "{prompt}"}}\n')
+    given = (
+        "--workload",
+        "jsonl",
+        "--data",
+        str(tmp_path / "prompts.jsonl"),
+        "--timeout",
+        "1s",
+        "--warmup",
+        "0",
+        "-c",
+        "4",
+    )
+    bench(url, tmp_path / "run", *given)
+    rows = answers(tmp_path / "run")
+    assert {row["outcome"] for row in rows} == {"ok", "error"}
+    for row in rows:
+        if row["outcome"] == "error":
+            assert row["reason"] == reason
+            assert words in row["error"]
+            assert row["first_ns"] is not None  # what came before the failure stays in the record
+
+
+def test_what_cannot_be_asked_is_told_in_one_line(url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        for at, more, words in (
+            (f"grpc://127.0.0.1:{free.getsockname()[1]}", (), "did not answer ServerMetadata: connection: unavailable"),
+            (url, ("--model", "other"), "unknown model: 'other'"),
+            (url, ("--model", "preprocessing"), "serves no model that takes text_input"),
+            (url, ("--api", "openai.chat"), "kserve goes with grpc://"),
+            ("http://127.0.0.1:1", ("--api", "kserve"), "kserve goes with grpc://"),
+            (url.replace("grpc", "grpcs"), ("--insecure",), "SSL_CERT_FILE"),
+        ):
+            assert bench(at, tmp_path / "x", *more) in (2, 3), (at, more)
+            (said,) = capfd.readouterr().err.splitlines()
+            assert words in said
+    assert not (tmp_path / "x").exists()

@@ -220,11 +220,11 @@ def _check_url(url: str) -> None:
     """Refuses what cannot be asked, and an empty one: it is a shell variable that was never set."""
     try:
         at = urlsplit(url)
-        fine = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
+        fine = at.scheme in ("http", "https", "grpc", "grpcs") and bool(at.hostname) and at.port != 0
     except ValueError as wrong:
         raise UsageError(f"--url is {url!r}: {str(wrong).lower()}; give http://HOST:PORT/v1") from wrong
     if not fine:
-        raise UsageError(f"--url is {url!r}; give http://HOST:PORT/v1 or https://…")
+        raise UsageError(f"--url is {url!r}; give http://HOST:PORT/v1, https://… or grpc://HOST:PORT")
 
 
 def workload(options: WorkloadOptions) -> Workload:

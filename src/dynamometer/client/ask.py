@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dynamometer.client.endpoint import Endpoint
+from dynamometer.client.endpoint import Endpoint, address, metadata
+from dynamometer.engines import channel
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import line
+from dynamometer.engines.kserve import FRAME_BYTES, framed
 from dynamometer.errors import TargetError
 
 _MOST_BYTES = 64 * 1024 * 1024
@@ -33,6 +35,8 @@ def ask(at: Endpoint, question: HttpRequest, timeout_s: float) -> Reply:
 
     `timeout_s` is for the whole of it: a server that trickles is cut off too.
     """
+    if at.scheme.startswith("grpc"):
+        return Reply(200, {}, b"".join(map(framed, call(at, question.path, question.body[FRAME_BYTES:], timeout_s))))
     connection = _connection(at, timeout_s)
     late, watch = threading.Event(), None
     taken = {name.lower() for name, _ in (*question.headers, *at.users)}
@@ -56,6 +60,11 @@ def ask(at: Endpoint, question: HttpRequest, timeout_s: float) -> Reply:
         if watch:
             watch.cancel()
         connection.close()
+
+
+def call(at: Endpoint, method: str, message: bytes, timeout_s: float = 10.0) -> list[bytes]:
+    """A gRPC call's whole answer, message by message."""
+    return channel.ask(address(at), at.scheme == "grpcs", method, message, metadata(at), timeout_s)
 
 
 def _cut_off(connection: socket.socket, late: threading.Event) -> None:

@@ -13,6 +13,7 @@ from dynamometer.client.alarm import Alarm
 from dynamometer.client.budget import Tally, rss_peak_bytes
 from dynamometer.client.plan import Planner
 from dynamometer.client.pool import Pool
+from dynamometer.client.streams import Streams
 from dynamometer.client.turns import Turns
 from dynamometer.client.wire import Answer, Ended
 from dynamometer.engines.fault import explain
@@ -42,7 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
 class Course:
     """Mutable by nature: it is the present state of a run. Its account at the end is a `Tally`."""
 
-    def __init__(self, pool: Pool, alarm: Alarm, log: WireLog, planner: Planner, turns: Turns) -> None:
+    def __init__(self, pool: Pool | Streams, alarm: Alarm, log: WireLog, planner: Planner, turns: Turns) -> None:
         self.pool, self.alarm, self.planner, self.turns = pool, alarm, planner, turns
         self._log = log
         self.now: Now = pool.now

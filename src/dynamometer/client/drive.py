@@ -20,10 +20,11 @@ from dynamometer.client.alarm import Alarm
 from dynamometer.client.budget import ClientReport, report
 from dynamometer.client.closed_loop import closed_loop
 from dynamometer.client.course import Course, Progress
-from dynamometer.client.endpoint import endpoint
+from dynamometer.client.endpoint import Endpoint, endpoint
 from dynamometer.client.open_loop import open_loop
 from dynamometer.client.plan import Planner
 from dynamometer.client.pool import Pool
+from dynamometer.client.streams import Streams
 from dynamometer.client.turns import Turns
 from dynamometer.engines.dialect import Dialect
 from dynamometer.errors import UsageError
@@ -98,6 +99,10 @@ def ahead(requests: Iterator[Request]) -> Iterator[Request]:
     return chain(made, requests)
 
 
+def _carrier(at: Endpoint) -> type[Pool] | type[Streams]:
+    return Streams if at.scheme.startswith("grpc") else Pool
+
+
 @asynccontextmanager
 async def under_way(
     experiment: Experiment,
@@ -110,7 +115,7 @@ async def under_way(
     """A course with everything that runs beside the load: timeouts, display, the stop, the probe of the event loop."""
     _raise_file_limit()
     at = endpoint(experiment.target, os.environ)
-    pool = Pool(at, experiment.target, log, now_ns)
+    pool = _carrier(at)(at, experiment.target, log, now_ns)
     alarm = Alarm(now_ns)
     turns = Turns(requests, dialect)
     course = Course(pool, alarm, log, Planner(dialect, experiment.target, at, turns.texts), turns)

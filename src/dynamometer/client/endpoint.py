@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +20,8 @@ from dynamometer.types import Target
 
 Headers = tuple[tuple[str, str], ...]
 
+_PORTS: Final = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 8001}  # Triton's for gRPC
+
 
 class Endpoint(msgspec.Struct, frozen=True):
     """Where to connect and what every request carries."""
@@ -29,19 +32,22 @@ class Endpoint(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None
     ours: Headers  # sent unless the dialect names the same header
     users: Headers  # sent in place of whatever the dialect says
+    scheme: str = "http"  # http | https | grpc | grpcs
 
 
 def endpoint(target: Target, environ: Mapping[str, str]) -> Endpoint:
     """Checks the URL, takes the API key from the variable that the target names, and loads the trusted certificates."""
     url = urlsplit(target.url)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"the target's URL is {target.url!r}; give http://HOST:PORT/v1 or https://…")
+    if url.scheme not in _PORTS or not url.hostname:
+        raise UsageError(f"the target's URL is {target.url!r}; give http://HOST:PORT/v1, https://… or grpc://HOST:PORT")
     if url.username or url.password:
         raise UsageError("the target's URL holds a user name; records keep URLs, so name the secret with --api-key-env")
     try:
-        port = url.port or (443 if url.scheme == "https" else 80)
+        port = url.port or _PORTS[url.scheme]
     except ValueError as wrong:
         raise UsageError(f"the target's URL is {target.url!r}: {wrong}") from wrong
+    if target.insecure and url.scheme == "grpcs":
+        raise UsageError("gRPC knows no --insecure; name the authorities to trust with SSL_CERT_FILE")
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
     return Endpoint(
         host=url.hostname,
@@ -54,7 +60,20 @@ def endpoint(target: Target, environ: Mapping[str, str]) -> Endpoint:
             *_authorization(target.api_key_env, environ),
         ),
         users=tuple(target.headers.items()),
+        scheme=url.scheme,
     )
+
+
+def address(at: Endpoint) -> str:
+    """HOST:PORT, as gRPC takes it."""
+    return f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
+
+
+def metadata(at: Endpoint) -> Headers:
+    """What every gRPC call carries: the key and the user's own headers. Names are in lower case there."""
+    users = tuple((name.lower(), value) for name, value in at.users)
+    taken = {name for name, _ in users}
+    return tuple((name, value) for name, value in at.ours if name == "authorization" and name not in taken) + users
 
 
 def serialize(http: HttpRequest, at: Endpoint) -> bytes:

@@ -65,6 +65,8 @@ class Planner(msgspec.Struct, frozen=True):
             return Call(request.index, b"", 0, _encode(row))
         http = self.dialect.request(request, self.target, said)
         size = len(http.body)
+        if self.at.scheme.startswith("grpc"):  # its headers are made by grpc
+            return Call(request.index, http.body, size, _encode(row), bool(request.session))
         data = head(http.method, http.path, http.headers, self.at) + b"content-length: %d\r\n\r\n" % size + http.body
         return Call(request.index, data, size, _encode(row), bool(request.session))
 

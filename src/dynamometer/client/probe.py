@@ -12,14 +12,15 @@ from typing import Final, cast
 import msgspec
 
 from dynamometer import plugins
-from dynamometer.client.ask import Reply, ask, base_path, get, post_json, root_path
+from dynamometer.client.ask import Reply, ask, base_path, call, get, post_json, root_path
 from dynamometer.client.endpoint import Endpoint, endpoint
+from dynamometer.engines import kserve
 from dynamometer.engines.detect import QUESTIONS, detect
 from dynamometer.engines.dialect import Dialect
 from dynamometer.engines.fault import explain
 from dynamometer.engines.reply import Reply as Answer
 from dynamometer.engines.reply import assemble
-from dynamometer.errors import TargetError
+from dynamometer.errors import TargetError, UsageError
 from dynamometer.types import Message, Request, Target
 
 Facts = Mapping[str, str | int | float]
@@ -40,6 +41,11 @@ class Seen(msgspec.Struct, frozen=True):
 def look(target: Target, environ: Mapping[str, str]) -> Seen:
     """Fills in the model and the dialect. TargetError: nobody there, no right to ask, or no model served."""
     at = endpoint(target, environ)
+    grpc = at.scheme.startswith("grpc")
+    if target.api != "auto" and grpc != target.api.startswith("kserve"):
+        raise UsageError(f"--api {target.api} does not go with {target.url}; kserve goes with grpc://HOST:8001")
+    if grpc:
+        return _look_grpc(at, target)
     models = _models(at, target)
     root = root_path(target.url)
     pages = list(dict.fromkeys((*QUESTIONS, *_PAGES)))
@@ -61,6 +67,24 @@ def look(target: Target, environ: Mapping[str, str]) -> Seen:
         facts["engine"] = found.engine
     facts |= models.get(known.model, {})
     return Seen(known, facts, _metrics(at, root), _counter(at, root, known.model, _json(replies.get("/props"))))
+
+
+def _look_grpc(at: Endpoint, target: Target) -> Seen:
+    """The same of a KServe server: its models, and by the tensors that one takes, the dialect."""
+
+    def said(method: str, message: bytes) -> bytes:
+        return b"".join(call(at, method, message))
+
+    facts = kserve.server(said)
+    models = [target.model] if target.model else kserve.served(said)
+    apis = {model: kserve.backend(said, model) for model in models}
+    model = next((model for model in models if apis[model]), "")
+    if not model:
+        raise TargetError(
+            f"{target.url} serves no model that takes text_input; it serves {', '.join(models) or 'none'}"
+        )
+    api = apis[model] if target.api in ("auto", "kserve") else target.api
+    return Seen(msgspec.structs.replace(target, model=model, api=api), {"url": target.url, "model": model, **facts})
 
 
 def _counter(at: Endpoint, root: str, model: str, props: Json) -> str:

@@ -33,6 +33,7 @@ from dynamometer.schedule import rate_at
 from dynamometer.types import Experiment, Request, Schedule, Workload
 
 READS_PER_S: Final = 60_000  # what one event loop takes on a core of 2020 or later: benchmarks/wire.py
+GRPC_PER_S: Final = 20_000  # the same of messages over gRPC
 STREAM_TOKENS_PER_S: Final = 100  # a fast stream, for a guess before anything is measured
 _LEAD_NS: Final = 300_000_000  # from the last worker's readiness to the start
 _PATIENCE_S: Final = 10.0  # for a worker that was told to stop
@@ -53,9 +54,10 @@ def choose(experiment: Experiment, schedule: Schedule | None, cores: int) -> Cho
     else:
         tokens = _mean_tokens(experiment.workload)
         expected, what = round(schedule.rate * tokens), f"{schedule.rate:g} requests/s of some {tokens} tokens"
-    wanted = -(-expected // READS_PER_S) or 1
+    each = GRPC_PER_S if experiment.target.url.startswith("grpc") else READS_PER_S
+    wanted = -(-expected // each) or 1
     most = max(1, cores // 2)
-    read = f"{what} may bring {expected:,} reads/s; one process takes some {READS_PER_S:,}"
+    read = f"{what} may bring {expected:,} reads/s; one process takes some {each:,}"
     if wanted > most:
         return Choice(most, f"{read}: {wanted} would be right, {cores} cores allow {most}")
     return Choice(wanted, read)

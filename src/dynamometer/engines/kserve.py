@@ -2,16 +2,15 @@
 
 Source: KServe's grpc_predict_v2 protocol and Triton's decoupled responses; tritonclient brings the messages. The body
 is gRPC's own: five bytes (flag, length) before each message. So a call is logged and read like any answer, in any
-split. What differs is the carrier: HTTP/2, which the wire client does not speak. `exchange` carries one call.
+split. What differs is the carrier, HTTP/2: `client.streams`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Final, Protocol, cast
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -24,12 +23,16 @@ from dynamometer.engines.prompt import plain
 from dynamometer.engines.reading import EventDialect
 from dynamometer.engines.sse import MAX_EVENT_BYTES, Event
 from dynamometer.engines.triton import sampling
-from dynamometer.errors import TargetError, UsageError
+from dynamometer.errors import UsageError
 from dynamometer.plugins import optional
 from dynamometer.types import Request, Target
 
-METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+Call = Callable[[str, bytes], bytes]
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+METHOD: Final = _SERVICE + "ModelStreamInfer"
 _HEAD: Final = struct.Struct(">BI")  # compressed or not, length
+FRAME_BYTES: Final = _HEAD.size
 
 
 class Splitter:
@@ -93,10 +96,34 @@ class _Message(Protocol):
     def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
 
 
+class _Named(Protocol):
+    name: str
+    version: str
+    state: str
+
+
+class _Listing(Protocol):
+    """Answers of the questions before the load, taken together."""
+
+    name: str
+    version: str
+    models: Iterable[_Named]
+    inputs: Iterable[_Tensor]
+
+
+class _Answer(Protocol):
+    def FromString(self, data: bytes) -> _Listing: ...  # noqa: N802  protobuf's name
+
+
 class _Messages(Protocol):
     """The part of tritonclient.grpc.service_pb2 that is used here."""
 
     ModelInferRequest: Callable[..., _Message]
+    RepositoryIndexRequest: Callable[..., _Message]
+    ModelMetadataRequest: Callable[..., _Message]
+    RepositoryIndexResponse: _Answer
+    ServerMetadataResponse: _Answer
+    ModelMetadataResponse: _Answer
 
     class ModelStreamInferResponse(Protocol):
         @staticmethod
@@ -209,35 +236,28 @@ def _bytes(text: bytes) -> bytes:
     return struct.pack("<I", len(text)) + text
 
 
-async def exchange(target: Target, http: HttpRequest, now_ns: Callable[[], int]) -> AsyncIterator[tuple[int, bytes]]:
-    """Carries one call: (time of arrival, framed message), to be logged as `body` frames and fed to the parser.
+def served(call: Call) -> list[str]:
+    """Names of the models that are ready, in the server's order. `call`: a method and a message in, the answer out."""
+    index = _messages().RepositoryIndexResponse.FromString(
+        call(_SERVICE + "RepositoryIndex", _messages().RepositoryIndexRequest(ready=True).SerializeToString())
+    )
+    return [model.name for model in index.models if model.state in ("READY", "")]
 
-    `target.url` is grpc://HOST:PORT, or grpcs:// for TLS. Raises TargetError with gRPC's status when the call fails.
-    """
-    optional("grpc", "kserve")
-    import grpc
 
-    url = urlsplit(target.url)
-    if url.scheme not in ("grpc", "grpcs") or not url.hostname:
-        raise UsageError(f"the target's URL is {target.url!r}; give grpc://HOST:8001, or grpcs:// for TLS")
-    address = f"{url.hostname}:{url.port or 8001}"
-    options = [("grpc.max_receive_message_length", MAX_EVENT_BYTES)]
-    if url.scheme == "grpcs":
-        channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options)
-    else:
-        channel = grpc.aio.insecure_channel(address, options)
-    metadata = [(name, value) for name, value in http.headers if name not in ("content-type", "te")]
-    metadata += [(name.lower(), value) for name, value in target.headers.items()]
-    async with channel:
-        call = channel.stream_stream(METHOD)(
-            iter([http.body[_HEAD.size :]]), timeout=target.timeout_s, metadata=metadata
-        )
-        try:
-            async for part in call:
-                yield now_ns(), framed(part)
-        except grpc.aio.AioRpcError as wrong:
-            status = wrong.code().name.lower()
-            raise TargetError(f"{target.url} ended the call: {status}: {line(wrong.details() or '')}") from wrong
+def server(call: Call) -> dict[str, str]:
+    """The server's name and version."""
+    said = _messages().ServerMetadataResponse.FromString(call(_SERVICE + "ServerMetadata", b""))
+    return {"engine": said.name, "version": said.version}
+
+
+def backend(call: Call, model: str) -> str:
+    """Which dialect the model takes, by the tensors that it asks for; "" if it is no model of text."""
+    asked = _messages().ModelMetadataRequest(name=model).SerializeToString()
+    said = _messages().ModelMetadataResponse.FromString(call(_SERVICE + "ModelMetadata", asked))
+    names = {tensor.name for tensor in said.inputs}
+    if "text_input" not in names:
+        return ""
+    return trtllm.name if "max_tokens" in names else vllm.name
 
 
 vllm: Final = EventDialect("kserve.vllm", partial(_ask, batched=False), _read, splitter=Splitter)
