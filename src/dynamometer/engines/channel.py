@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 def channel(address: str, secure: bool) -> Channel:
     """A channel for the running event loop. It connects by its first call, or by `ready`."""
-    _present()
+    present()
     import grpc
 
     if secure:
@@ -89,7 +89,7 @@ def failure(wrong: Exception) -> Failure | None:
 
 def ask(address: str, secure: bool, method: str, message: bytes, metadata: Metadata, timeout_s: float) -> list[bytes]:
     """One call on a channel of its own, for before the load: every message of its answer. TargetError says why not."""
-    _present()
+    present()
     import grpc
 
     opened = (
@@ -106,9 +106,9 @@ def ask(address: str, secure: bool, method: str, message: bytes, metadata: Metad
             raise TargetError(f"{address} did not answer {method.rpartition('/')[2]}: {note}") from wrong
 
 
-def _present() -> None:
-    """grpc would hold its threads still for every process that is started, and say so on the terminal; none of ours
-    goes on with its parent's channels."""
+def present() -> None:
+    """MissingExtra without the extra. To be called before anything imports grpc: it would hold its threads still for every process
+    that is started, and say so on the terminal, though none of ours goes on with its parent's channels."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     optional("grpc", "kserve")

@@ -15,6 +15,7 @@ from typing import Final, Protocol, cast
 import msgspec
 import numpy as np
 
+from dynamometer.engines import channel
 from dynamometer.engines.dialect import HttpRequest
 from dynamometer.engines.fault import line
 from dynamometer.engines.ledger import CONTENT, MALFORMED, Ledger
@@ -132,6 +133,7 @@ class _Messages(Protocol):
 
 @cache
 def _messages() -> _Messages:
+    channel.present()
     optional("tritonclient", "kserve")
     return cast("_Messages", optional("tritonclient.grpc.service_pb2", "kserve"))
 
