@@ -119,3 +119,17 @@ def test_the_fastest_that_agrees_enough_is_chosen_and_what_flips_it_is_said() ->
     assert "Q5" in found.flips[1]
     assert choose(formats, 99).answer == "F16"
     assert beaten_by_none(formats) == ("F16", "Q8", "Q5", "Q4")
+
+
+def test_a_gate_with_a_margin_closes_unless_the_loss_is_shown_to_be_smaller() -> None:
+    from dynamometer.cli.quality_run import closes
+
+    few, many = paired([True] * 6, [True] * 6), paired([True] * 400, [True] * 400)
+    worse = paired([True] * 100, [True] * 80 + [False] * 20)
+    assert closes(few, 2)  # six equal answers show nothing about two points
+    assert not closes(many, 2)
+    assert closes(worse, 2)
+    assert closes(worse, 0)
+    assert not closes(few, 0)
+    assert closes(None, 2)
+    assert not closes(None, 0)

@@ -61,7 +61,7 @@ class QualityOptions(msgspec.Struct, frozen=True):
 @click.option("--concurrency", type=click.IntRange(1, 256), default=4, show_default=True, help="Questions in flight.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Of a local model.  [default: one core less]")
 @click.option("--margin", type=click.FloatRange(0), default=0.0, help="Points that may be lost.  [default: none named]")
-@click.option("--gate", is_flag=True, help="Exit with 1 unless nothing worse than --margin is shown.")
+@click.option("--gate", is_flag=True, help="Exit with 1 when a loss is shown; with --margin, unless it is excluded.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the built-in questions and texts.")
 @click.option("--python", default="", metavar="PATH", help="Interpreter where lm-eval lives.  [default: this one]")
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=None, help="Folder.  [default: runs/quality-…]")
@@ -82,8 +82,8 @@ def command(**given: object) -> None:
     Every answer is kept at once; the same command goes on where it was stopped. The task code runs what a model
     wrote: the docs say what its sandbox does not hold.
 
-    Exit code: 0; 1 with --gate, the candidate is shown worse; 2 bad usage; 3 an endpoint does not answer; 5 the chat
-    templates or the tokens differ.
+    Exit code: 0; 1 the gate closes (a loss is shown, or with --margin not excluded); 2 bad usage; 3 an endpoint does
+    not answer; 5 the chat templates or the tokens differ.
     """
     from dynamometer.cli.quality_run import run
 

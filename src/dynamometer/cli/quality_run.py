@@ -21,6 +21,7 @@ from dynamometer.errors import Refused, UsageError
 from dynamometer.quality import pages
 from dynamometer.quality.divergence import along
 from dynamometer.quality.logits import reader
+from dynamometer.quality.paired import Paired
 from dynamometer.quality.questions import Question, read, texts
 from dynamometer.quality.rows import AlongRow, Answered, same_settings
 from dynamometer.quality.sides import Side, same_template
@@ -48,7 +49,7 @@ def run(chosen: QualityOptions) -> int:
     )
     if not chosen.as_json:
         click.echo(f"kept in {folder} (the same command goes on there); page: {folder / 'report.html'}")
-    return int(chosen.gate and _worse(found, chosen.margin))
+    return int(chosen.gate and closes(found.answers, chosen.margin))
 
 
 def sides_of(chosen: QualityOptions, progress: Progress) -> tuple[Named, ...]:
@@ -217,9 +218,11 @@ def _harness(chosen: QualityOptions, progress: Progress) -> tuple[Trial, Path]:
     return tell(chosen.task, seen, settings, rows, (), chosen.margin, notes), folder
 
 
-def _worse(found: Trial, margin: float) -> bool:
-    """True when the drop is shown, beyond what may be lost."""
-    if found.answers is None:
-        return False
-    low = found.answers.drop.low
-    return low is not None and low > margin and (margin > 0 or found.answers.chance < 0.05)
+def closes(found: Paired | None, margin: float) -> bool:
+    """Whether the gate closes. With a margin the sample must show that no more is lost; without one it closes when a
+    loss is shown."""
+    if found is None:
+        return margin > 0
+    if margin > 0:
+        return found.drop.high is None or found.drop.high >= margin
+    return found.drop.low is not None and found.drop.low > 0 and found.chance < 0.05
