@@ -26,7 +26,7 @@ from dynamometer.engines.inprocess import Engine
 from dynamometer.errors import RecordError, TargetError, UsageError
 from dynamometer.record import manifest
 from dynamometer.record.clock import Origin, RunClock, continued, now_ns, origin
-from dynamometer.record.live_page import shown_live
+from dynamometer.record.live_page import shown_live, traced_live, traces_url
 from dynamometer.record.log import SampleLog, WireLog, main_log, reached, shards
 from dynamometer.schedule import build as schedule_of
 from dynamometer.telemetry.host import Host
@@ -66,6 +66,7 @@ class Beside(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()  # sensors that are not there, beyond what the samplers say
     engine: Engine | None = None  # one inside this process, to be asked in place of an endpoint
     prometheus: int = 0  # port on loopback where the run's own histograms are shown; 0: nowhere
+    otlp: str = ""  # base URL of a collector that gets a span a request; "": none
 
 
 def ready_inside(engine: Engine, experiment: Experiment, sense_check: bool = True) -> Ready:
@@ -98,6 +99,8 @@ def measure(at: Ready, directory: Path, beside_load: Beside) -> Run:
     """One run into a new directory. An interrupted run is a run: it has its status and all its finished answers."""
     if (directory / manifest.NAME).exists() or shards(directory):
         raise UsageError(f"{directory} holds a run already; give another --out, or go on with it: --resume {directory}")
+    if beside_load.otlp:
+        traces_url(beside_load.otlp)
     begun = origin()
     run = manifest.begin(at.experiment, begun, Provenance.MEASURED, at.facts, beside_load.command)
     run = msgspec.structs.replace(run, doubts=at.doubts, notes=at.notes)
@@ -178,8 +181,8 @@ def _load(run: Run, asked: _Asked, at: Ready, directory: Path, begun: Origin, be
     log = WireLog(main_log(directory), begun.monotonic_ns)
     report: ClientReport | None = None
     try:
-        page = shown_live(directory, beside_load.prometheus)
-        with page, pauses, beside(samplers, clock.now_ns, sample_log.append) as missing:
+        page, spans = shown_live(directory, beside_load.prometheus), traced_live(directory, beside_load.otlp)
+        with page, spans as sent, pauses, beside(samplers, clock.now_ns, sample_log.append) as missing:
             if beside_load.engine is not None:
                 report = inprocess.run(beside_load.engine, experiment, rest, schedule, log, on_progress)
             else:
@@ -195,7 +198,7 @@ def _load(run: Run, asked: _Asked, at: Ready, directory: Path, begun: Origin, be
     run = manifest.finish(run, report.status, report.end_ns, report.client, report.doubts)
     several = f"{report.client['workers']:.0f} client processes: {report.workers_because}"
     told = (made.account(), *made.notes, several if report.client.get("workers", 1) > 1 else "")
-    notes = [note for note in told if note]
+    notes = [note for note in (*told, *sent) if note]
     run = msgspec.structs.replace(run, notes=tuple(dict.fromkeys((*run.notes, *notes))))
     manifest.write(directory, run)
     return run

@@ -144,6 +144,7 @@ def one(
                 missing=up.missing,
                 engine=up.engine,
                 prometheus=given.prometheus,
+                otlp=given.otlp,
             )
         )
 

@@ -105,6 +105,7 @@ _DRIVE = (
         metavar="PORT",
         help="Show the run's own histograms at 127.0.0.1:PORT/metrics while it runs.",
     ),
+    click.option("--otlp", default="", metavar="URL", help="Send a span a request to this OpenTelemetry collector."),
     click.option("--python", default="", metavar="PATH", help="Interpreter of the environment where it lives."),
     click.option("--image", default="", help="Its container image, where it is no command here."),
     click.option(
@@ -147,6 +148,7 @@ class DriveOptions(msgspec.Struct, frozen=True):
     as_json: bool
     quiet: bool
     prometheus: int = 0
+    otlp: str = ""
     python: str = ""
     image: str = ""
 

@@ -107,8 +107,9 @@ def ask(address: str, secure: bool, method: str, message: bytes, metadata: Metad
 
 
 def present() -> None:
-    """MissingExtra without the extra. To be called before anything imports grpc: it would hold its threads still for every process
-    that is started, and say so on the terminal, though none of ours goes on with its parent's channels."""
+    """MissingExtra without the extra. Called before grpc is imported, which would otherwise hold its threads
+    still for every process that is started and say so on the terminal; none of ours uses its parent's channels.
+    """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     optional("grpc", "kserve")

@@ -11,12 +11,14 @@ import http.server
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from dynamometer.record.decode import Live, Told
 from dynamometer.record.log import HEAD, Frame, shards
 from dynamometer.record.manifest import read as read_run
+from dynamometer.record.rows import Plan
 from dynamometer.record.store import dialect_of
 from dynamometer.telemetry.histograms import Board
 from dynamometer.types import EventKind
@@ -65,26 +67,44 @@ def count(board: Board, told: Told) -> None:
         board.latencies["tpot"].add((chunks[-1] - chunks[0]) / (tokens - 1) / 1e9)
 
 
-class Followed:
-    """A run that is followed."""
+class Requests:
+    """The requests of a run that is followed, each once, when it has ended."""
 
     def __init__(self, directory: Path) -> None:
-        self.board = Board()
         self._directory = directory
         self._live = Live(dialect_of(read_run(directory)))
         self._tails: dict[Path, Tail] = {}
 
-    def look(self) -> None:
-        """Takes what is new. A log that began after the last look is found now."""
+    @property
+    def in_flight(self) -> int:
+        """Sent and not ended, as far as the log on the disk tells."""
+        return self._live.in_flight
+
+    def look(self) -> Iterator[tuple[Told, Plan]]:
+        """What is new, warm-up too. A log that began after the last look is found now."""
         for path in shards(self._directory):
             if path not in self._tails:
                 self._tails[path] = Tail(path)
         for tail in self._tails.values():
             for frame in tail.frames():
                 told = self._live.take(frame)
-                if told is not None and self._live.plans[told.request].phase == "load":
-                    count(self.board, told)
-        self.board.in_flight = self._live.in_flight
+                if told is not None:
+                    yield told, self._live.plans[told.request]
+
+
+class Followed:
+    """A run that is followed, as histograms."""
+
+    def __init__(self, directory: Path) -> None:
+        self.board = Board()
+        self._requests = Requests(directory)
+
+    def look(self) -> None:
+        """Takes what is new."""
+        for told, plan in self._requests.look():
+            if plan.phase == "load":
+                count(self.board, told)
+        self.board.in_flight = self._requests.in_flight
 
 
 def serve(directory: Path, port: int) -> http.server.ThreadingHTTPServer:

@@ -25,31 +25,33 @@ def spans(connection: duckdb.DuckDBPyConnection, run: Run) -> Iterator[Json]:
     """One export request a line; `connection` has the views of `metrics.views.install`. Unsent requests are none."""
     query = "select * from answers where sent_ns is not null order by sent_ns, request"
     made = [_span(run, row) for row in views.rows(connection, query)]
-    resource = {
-        "attributes": _attributes({"service.name": "dyno", "dyno.run.id": run.id, "dyno.driver": run.driver.value})
-    }
+    resource = {"attributes": _attributes(service(run))}
     scope = {"name": "dynamometer", "version": __version__}
     for at in range(0, len(made), SPANS):
         part = {"scope": scope, "spans": made[at : at + SPANS]}
         yield {"resourceSpans": [{"resource": resource, "scopeSpans": [part]}]}
 
 
+def service(run: Run) -> Mapping[str, object]:
+    """The resource that a run's spans belong to."""
+    return {"service.name": "dyno", "dyno.run.id": run.id, "dyno.driver": run.driver.value}
+
+
 def _span(run: Run, row: Mapping[str, object]) -> Json:
     """From the first byte sent to the end of the answer."""
-    key = sha256(f"{run.id} {row['request']}".encode()).hexdigest()
-    target = run.experiment.target
+    trace, own = ids(run, row)
     found: Json = {
-        "traceId": key[:32],
-        "spanId": key[32:48],
-        "name": f"{_operation(run)} {target.model}".strip(),
+        "traceId": f"{trace:032x}",
+        "spanId": f"{own:016x}",
+        "name": name(run),
         "kind": CLIENT,
         "startTimeUnixNano": _at(run, row["sent_ns"]),
         "endTimeUnixNano": _at(run, row["ended_ns"]),
-        "attributes": _attributes(_facts(run, row)),
+        "attributes": _attributes(facts(run, row)),
         "events": [
-            {"timeUnixNano": _at(run, row[f"{name}_ns"]), "name": f"dyno.{name}_token"}
-            for name in ("first", "last")
-            if row[f"{name}_ns"] is not None
+            {"timeUnixNano": _at(run, row[f"{which}_ns"]), "name": f"dyno.{which}_token"}
+            for which in ("first", "last")
+            if row[f"{which}_ns"] is not None
         ],
     }
     if row["outcome"] != "ok":
@@ -57,11 +59,23 @@ def _span(run: Run, row: Mapping[str, object]) -> Json:
     return found
 
 
+def ids(run: Run, row: Mapping[str, object]) -> tuple[int, int]:
+    """Trace and span of a request: the same however often they are made."""
+    key = sha256(f"{run.id} {row['request']}".encode()).hexdigest()
+    return int(key[:32], 16), int(key[32:48], 16)
+
+
+def name(run: Run) -> str:
+    """Of every span: operation and model."""
+    return f"{_operation(run)} {run.experiment.target.model}".strip()
+
+
 def _operation(run: Run) -> str:
     return "text_completion" if "completions" in run.experiment.target.api else "chat"
 
 
-def _facts(run: Run, row: Mapping[str, object]) -> Mapping[str, object]:
+def facts(run: Run, row: Mapping[str, object]) -> Mapping[str, object]:
+    """A span's attributes; what is not known is None."""
     target = run.experiment.target
     at = urlsplit(target.url)
     return {
