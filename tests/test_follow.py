@@ -134,7 +134,6 @@ def test_every_series_of_rules_and_dashboard_is_on_the_page_or_a_rule() -> None:
         assert name in recorded
 
 
-@pytest.mark.live
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Debian's package prometheus is not installed")
 def test_a_real_prometheus_computes_the_quantile_within_a_bucket(tmp_path: Path) -> None:
     """It loads the rules too: a wrong one would keep it from starting."""
