@@ -10,7 +10,7 @@ import duckdb
 import msgspec
 import numpy as np
 
-from dynamometer.metrics import intervals, views
+from dynamometer.metrics import enginepage, intervals, views
 from dynamometer.metrics.checks import check
 from dynamometer.metrics.distribution import Distribution, absent, distribution
 from dynamometer.metrics.steady import Steady, find
@@ -82,7 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
     slo: tuple[Objective, ...]
     added: Mapping[str, Distribution]  # metrics of plugins
     rules: Mapping[str, str]  # formula of each figure
-    server: Mapping[str, Estimate] = {}  # what the server says of itself, by its own clock; empty: it says nothing
+    server: Mapping[str, Estimate] = {}  # what the server says of itself, in its answers and on its metrics page
     doubts: tuple[Doubt, ...] = ()
 
 
@@ -121,7 +121,7 @@ def summarize(
             for metric in extra
         },
         {metric.name: metric.formula for metric in (*views.built_ins(), *extra)},
-        _server(connection),
+        _server(connection) | enginepage.figures(connection, span),
         _once((*run.doubts, *check(connection, run, window))),
     )
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dynamometer.decisions.account import Account
-from dynamometer.report.run_tables import errors_table, family_tables, rates_table, run_table
+from dynamometer.report.run_tables import errors_table, family_tables, page_table, rates_table, run_table
 from dynamometer.report.table import clean, draw
 from dynamometer.types import Doubt
 
@@ -25,8 +25,8 @@ def show(console: Console, found: Account) -> None:
     for families in family_tables(summary):
         draw(families, console)
     draw(rates_table(summary), console)
-    for errors in errors_table(summary):
-        draw(errors, console)
+    for table in (*page_table(found.run, summary), *errors_table(summary)):
+        draw(table, console)
     for note in found.run.notes:
         console.print(Text(clean(note), style="dim"))
     doubts(console, summary.doubts)

@@ -14,7 +14,15 @@ from dynamometer.record.clock import utc
 from dynamometer.record.manifest import BLOT
 from dynamometer.report.figure import Figure
 from dynamometer.report.page import Fact, Facts, Key, Recipe, Section, Tone
-from dynamometer.report.run_tables import best_tail, errors_table, family_tables, load_text, rates_table, run_table
+from dynamometer.report.run_tables import (
+    best_tail,
+    errors_table,
+    family_tables,
+    load_text,
+    page_table,
+    rates_table,
+    run_table,
+)
 from dynamometer.types import Estimate, Experiment, Run
 from dynamometer.units import show_bytes, significant
 
@@ -33,7 +41,13 @@ def run_section(found: Account, figures: tuple[Figure, ...], anchor: str) -> Sec
         because=(*(one.why for one in found.judged), *decision.flips, *run.notes),  # the doubts have their own place
         key=key_figures(summary),
         doubts=summary.doubts,
-        tables=(run_table(summary), rates_table(summary), *errors_table(summary), *family_tables(summary)),
+        tables=(
+            run_table(summary),
+            rates_table(summary),
+            *page_table(run, summary),
+            *errors_table(summary),
+            *family_tables(summary),
+        ),
         figures=figures,
         environment=environment(run, summary),
         recipes=recipes(run),

@@ -41,6 +41,18 @@ SERVER = {
 }
 
 
+PAGE = {
+    "server_ttft_s": "TTFT",
+    "server_itl_s": "inter-token",
+    "server_queue_s": "queue",
+    "server_prefill_s": "prefill",
+    "server_decode_s": "decode",
+    "server_e2e_s": "E2E",
+    "prefix_hit_ratio": "prompt tokens from the prefix cache, share",
+    "kv_cache_usage_ratio": "KV cache in use at the end, share",
+}
+
+
 def latencies(metrics: Metrics) -> dict[str, Distribution]:
     """The distributions by name, without those that this run has no request for."""
     found = {name: getattr(metrics, name) for name in SHOWN}
@@ -91,6 +103,30 @@ def rates_table(summary: Summary) -> Table:
     window = f"Window: {significant(summary.window_s)} s; {summary.window.reason}."
     notes = (window, f"Output tokens counted by: {sources}.") if sources else (window,)
     return Table("Rates and counts", ("", "value", "interval"), tuple(rows), notes)
+
+
+def page_table(run: Run, summary: Summary) -> tuple[Table, ...]:
+    """What the engine's own page says of the window, and which sensors there were none of."""
+    rows = []
+    for name, value in summary.server.items():
+        stem, _, statistic = name.rpartition("_")
+        if stem in PAGE:
+            scaled = _scaled(value, 1000.0, "ms")
+            rows.append((f"{PAGE[stem]} {HEADINGS.get(statistic, statistic)} (ms)", *_value(scaled)))
+        elif name in PAGE:
+            rows.append((PAGE[name], *_value(value)))
+    missing = str(run.engine.get("sensors_missing", ""))
+    notes = (f"Not measured: {missing}.",) if missing else ()
+    if not rows and not notes:
+        return ()
+    how = ("Rise of its counters over the window; it counts from the request's arrival, so without the network.",)
+    title = "By the engine's own page" if rows else "Sensors"
+    return (Table(title, ("", "value", "interval"), tuple(rows), (*(how if rows else ()), *notes)),)
+
+
+def _scaled(value: Estimate, factor: float, unit: str) -> Estimate:
+    parts = (None if part is None else factor * part for part in (value.value, value.low, value.high))
+    return Estimate(*parts, value.n, unit, value.level, value.method)
 
 
 def errors_table(summary: Summary) -> tuple[Table, ...]:
