@@ -124,9 +124,9 @@ def page_table(run: Run, summary: Summary) -> tuple[Table, ...]:
     return (Table(title, ("", "value", "interval"), tuple(rows), (*(how if rows else ()), *notes)),)
 
 
-def _scaled(value: Estimate, factor: float, unit: str) -> Estimate:
-    parts = (None if part is None else factor * part for part in (value.value, value.low, value.high))
-    return Estimate(*parts, value.n, unit, value.level, value.method)
+def _scaled(found: Estimate, factor: float, unit: str) -> Estimate:
+    value, low, high = (None if part is None else factor * part for part in (found.value, found.low, found.high))
+    return Estimate(value, low, high, found.n, unit, found.level, found.method)
 
 
 def errors_table(summary: Summary) -> tuple[Table, ...]:
