@@ -36,6 +36,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "provenance": ("provenance", "Make, verify and sign a manifest of weights; write a bill of materials."),
     "probe": ("probe", "Measure this machine's real bandwidth."),
     "align": ("align", "Compare engines fairly, or say why that would not be fair."),
+    "store": ("store", "Share runs: push, list and pull them in PostgreSQL or S3."),
+    "gc": ("gc", "Remove old runs, or what can be made again."),
     "serve": ("serve", "Start a real engine and keep it up until Ctrl-C."),
     "gateway": ("gateway", "Proxy production traffic: canary, shadow, automatic rollback."),
     "doctor": ("doctor", "Say what is here, what is missing and how to get it."),

@@ -31,6 +31,7 @@ class BenchOptions(msgspec.Struct, frozen=True):
     out: Path | None
     resume: Path | None
     name: str
+    store: str = ""
 
 
 @click.command("bench", short_help="Put an engine under load and measure it.")
@@ -61,6 +62,7 @@ class BenchOptions(msgspec.Struct, frozen=True):
 @click.option(
     "--resume", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Go on with an interrupted run."
 )
+@click.option("--store", default="", metavar="URL", help="Copy the run into a shared store, see dyno store.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: object) -> None:
     """Put an engine under load and measure it.

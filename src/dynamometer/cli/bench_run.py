@@ -17,9 +17,10 @@ from dynamometer.cli.options import DriveOptions
 from dynamometer.cli.output import json_text
 from dynamometer.cli.repeats import tell_repeats
 from dynamometer.decisions.account import Account
-from dynamometer.errors import UsageError
+from dynamometer.errors import RecordError, UsageError
 from dynamometer.record import manifest
 from dynamometer.record.clock import wall_ns
+from dynamometer.record.stores import shown, store_of
 from dynamometer.report import brief
 from dynamometer.report.table import terminal
 from dynamometer.types import Experiment
@@ -28,6 +29,8 @@ from dynamometer.types import Experiment
 def bench(experiment: Experiment, given: BenchOptions, how: DriveOptions) -> int:
     """Measures, as often as asked. Prints a table and a sentence, or JSON."""
     console = console_of(how)
+    if given.store:
+        store_of(given.store)  # an address that cannot be is refused before the load
     place = given.out or Path("runs") / f"{manifest.new_run_id(wall_ns())}-{experiment.name}"
     settings = settings_of(how, experiment.load.concurrency or 4)  # an open loop has no number in flight, so four
     folders = [place] if given.repeats == 1 else [place / f"repeat-{i + 1}" for i in range(given.repeats)]
@@ -39,11 +42,24 @@ def bench(experiment: Experiment, given: BenchOptions, how: DriveOptions) -> int
             run = one(partial(measure.measure, at, folder), experiment, up, how, console)
             found = measure.sum_up(folder)
             code = max(code, _tell(found, folder, how, console, alone=given.repeats == 1))
+            if given.store:
+                code = max(code, _share(folder, given.store, console))
             if run.status == "interrupted":
                 break
     if given.repeats > 1 and not tell_repeats(place, folders, how.as_json) and how.as_json:
         click.echo(json_text(found.summary))
     return code
+
+
+def _share(folder: Path, url: str, console: Console) -> int:
+    """Copies the run into the store. A store that is not there costs no run: the record stays, exit code 4 says so."""
+    try:
+        store_of(url).push(folder, url)
+    except RecordError as wrong:
+        console.print(f"{wrong}; the run is in {folder}: dyno store push {folder} sends it again", style="yellow")
+        return wrong.exit_code
+    console.print(f"stored in {shown(url)}", soft_wrap=True)
+    return 0
 
 
 def resume(folder: Path, how: DriveOptions, headers: Mapping[str, str]) -> int:

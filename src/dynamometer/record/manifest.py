@@ -60,8 +60,8 @@ def shown(target: Target) -> Target:
 
 
 def _blotted(command: str) -> str:
-    """The command line without the values of --header."""
-    words = shlex.split(command)
+    """The command line without the values of --header and without passwords in URLs."""
+    words = [re.sub(r"(://[^:/@\s]*):[^@/\s]*@", rf"\1:{BLOT}@", word) for word in shlex.split(command)]
     for i, word in enumerate(words):
         option, equals, rest = word.partition("=")
         if option == "--header" and equals:
