@@ -247,11 +247,11 @@ def test_words_add_up_to_the_whole_text_also_where_tokens_cut_characters(text: s
 
 
 def test_an_unknown_engine_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="llamacpp, transformers, vllm, openvino"):
+    with pytest.raises(UsageError, match="llamacpp, transformers, vllm, openvino, onnxruntime"):
         load("gpt5", "", Settings(), now_ns)
 
 
-@pytest.mark.parametrize("name", ["openvino", "transformers", "vllm", "llamacpp"])
+@pytest.mark.parametrize("name", ["openvino", "onnxruntime", "transformers", "vllm", "llamacpp"])
 def test_an_engine_or_a_model_that_is_not_here_is_told_in_one_line(name: str) -> None:
     with pytest.raises(DynoError) as told:
         load(name, "/no/such/model", Settings(), now_ns)
@@ -274,3 +274,23 @@ def test_llama_cpp_inside_this_process_answers_several_at_once(tmp_path: Path) -
     assert sum(kind == "chunk" for _, kind, *_ in events) >= 4
     assert [n for _, kind, _, n, note in events if kind == "usage" and note == "output"] == [4, 4, 4, 4]
     assert len(list(read_frames(tmp_path / "wire.log"))) > 20
+
+
+@pytest.mark.live
+def test_onnx_runtime_inside_this_process_answers_to_the_length_that_is_asked(tmp_path: Path) -> None:
+    """DYNO_TEST_ONNX_MODEL: a folder that onnxruntime-genai's builder made of a model that answers in English."""
+    model = os.environ.get("DYNO_TEST_ONNX_MODEL", "")
+    if not model:
+        pytest.skip("name a folder of ONNX Runtime GenAI in DYNO_TEST_ONNX_MODEL")
+    engine = load("onnxruntime", model, Settings(slots=2), now_ns)
+    try:
+        text = inprocess.first_answer(engine, sense.question())
+        log = WireLog(tmp_path / "wire.log", now_ns())
+        told = inprocess.run(engine, experiment(Load("closed", 3), requests=5), asked(), None, log, lambda _: None)
+        log.close()
+    finally:
+        engine.close()
+    assert sense.doubt(text) is None, text
+    assert (told.ended, told.failed) == (5, 0)
+    events = rows(tmp_path / "wire.log")
+    assert [n for _, kind, _, n, note in events if kind == "usage" and note == "output"] == [4] * 5

@@ -56,7 +56,7 @@ class Engine(Protocol):
 
 
 Now = Callable[[], int]
-ENGINES: Final = ("llamacpp", "transformers", "vllm", "openvino")
+ENGINES: Final = ("llamacpp", "transformers", "vllm", "openvino", "onnxruntime")
 
 
 def load(name: str, model: str, settings: Settings, now_ns: Now) -> Engine:
