@@ -48,7 +48,10 @@ def _age_s(text: str) -> float:
 
     if not text:
         return 0.0
-    age_s = seconds(text[:-1] + "h", "--older-than") * 24 if text.endswith("d") else seconds(text, "--older-than")
+    if text.endswith("d") and text[:-1].replace(".", "", 1).isdigit():
+        age_s = float(text[:-1]) * 86_400
+    else:
+        age_s = seconds(text, "--older-than")
     if age_s <= 0:
         raise UsageError(f"--older-than is {text!r}; give a time above 0, e.g. 30d")
     return age_s
