@@ -163,6 +163,7 @@ def test_meters_are_never_mixed_and_runs_without_a_sensor_say_so(tmp_path: Path)
 
 def test_simulated_studies_keep_their_names_and_options() -> None:
     listed = study("--list")
+    assert study("list") == listed
     for name in ("batching", "surface", "effects", "power"):
         assert name in listed
     assert "there is no study" in str(failing("nonsense"))

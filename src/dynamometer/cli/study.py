@@ -88,7 +88,7 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
     """
     from dynamometer.cli.study_run import catalogue, run
 
-    if listing or not name:
+    if listing or name in ("", "list"):
         for known, question in catalogue().items():
             click.echo(f"{known:16} {question}")
         for known, (_, kind, line) in OWN.items():
