@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -183,3 +185,33 @@ def test_a_killed_run_is_sound_and_its_rates_are_those_of_a_run_once_it_is_resum
     assert metrics["requests_per_s"] == pytest.approx(STREAMS / stay_s, rel=0.12)
     assert metrics["concurrency_mean"] == pytest.approx(STREAMS, rel=0.12)
     assert not [doubt for doubt in whole_run["doubts"] if doubt["fatal"]]
+
+
+def test_the_live_view_is_fed_with_what_it_draws(tmp_path: Path) -> None:
+    """On a terminal: latency of the latest answers, the client's lateness, and why requests fail."""
+
+    async def half(exchange: Exchange) -> None:
+        if exchange.number % 2 and "completions" in exchange.head:
+            await exchange.send(whole("503 Service Unavailable", b'{"error":"shedding"}'))
+        else:
+            await paced(exchange)
+
+    with serving(half) as server:
+        args = ["bench", "--api", "openai.chat", "--url", server.url, "-n", "40", "-c", "2", "--no-sense-check"]
+        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+        primary, secondary = pty.openpty()
+        words = [sys.executable, "-m", "dynamometer", *args, "-o", str(tmp_path / "run")]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=secondary, env=env)
+        os.close(secondary)
+        seen = b""
+        try:
+            while piece := os.read(primary, 65536):
+                seen += piece
+        except OSError:  # the other end is closed
+            pass
+        process.wait(30)
+        os.close(primary)
+    text = seen.decode("utf-8", "replace")
+    assert "first bytes" in text
+    assert "client late" in text
+    assert "shedding" in text

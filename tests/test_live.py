@@ -16,8 +16,7 @@ FULL = Progress(
     failed=10,
     in_flight=8,
     planned=200,
-    chunks=6000,
-    ttft_ms=(50.0, 100.0, 200.0),
+    first_ms=(50.0, 100.0, 200.0),
     late_ms=(0.1, 0.4),
     last_error="http-500: \x1b[31mboom\nsecond line",
 )
@@ -78,7 +77,7 @@ def test_quiet_writes_nothing() -> None:
 
 def test_a_line_says_what_happened_and_nothing_that_did_not() -> None:
     assert line(FULL) == (
-        "load 0:30, 90/200 answered, 10 failed, 8 in flight, 3 answers/s, 200 chunks/s, TTFT 100 ms, late 0.4 ms, "
+        "load 0:30, 90/200 answered, 10 failed, 8 in flight, 3 answers/s, first bytes 100 ms, late 0.4 ms, "
         "http-500: \N{REPLACEMENT CHARACTER}[31mboom\nsecond line"
     ).replace("\n", " ")
     assert line(Progress("load", 0.0)) == "load 0:00, 0 answered, 0 failed, 0 in flight"

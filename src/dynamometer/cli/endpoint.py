@@ -159,6 +159,9 @@ def _shown(now: Driven, experiment: Experiment) -> live.Progress:
         in_flight=now.in_flight,
         planned=experiment.warmup_requests if warm else experiment.requests,
         expected_s=0.0 if warm else experiment.duration_s,
+        first_ms=now.first_ms,
+        late_ms=now.late_ms,
+        last_error=now.last_error,
     )
 
 

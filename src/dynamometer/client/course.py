@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ _REFUSALS: Final = 20  # so many first answers, all the same refusal, stop the r
 _LOST: Final = 100  # so many requests in a row that find no server stop it too
 _NOT_FINAL: Final = frozenset((408, 425, 429))  # refusals that a later request may not meet
 _FOREVER_NS: Final = 1 << 62
+LATEST: Final = 40  # requests of which a display shows the latency
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -38,6 +39,9 @@ class Progress(msgspec.Struct, frozen=True):
     body_bytes: int
     elapsed_s: float
     lag_ns: int = 0  # the event loop's worst lateness to a timer since the progress before
+    first_ms: tuple[float, ...] = ()  # from sent to the first bytes of the answer, of the latest ones
+    late_ms: tuple[float, ...] = ()  # from due to sent, of the latest requests
+    last_error: str = ""
 
 
 class Course:
@@ -70,6 +74,8 @@ class Course:
         self._begun_cpu_ns = cpu_ns()
         self.asked = self.ended = self.failed = self.cancelled = self._answer_ns = 0
         self._refusals: Counter[tuple[int, str]] = Counter()
+        self._first_ms: deque[float] = deque(maxlen=LATEST)
+        self._last_error = ""
         self.pool.forget()
         del self.lag_ns[:]
         self._lags_told = 0
@@ -92,6 +98,8 @@ class Course:
             self.ended += 1
             self._answer_ns += answer.end_ns - answer.sent_ns
             self._unbroken = 0
+            if answer.first_ns:
+                self._first_ms.append((answer.first_ns - answer.sent_ns) * 1e-6)
         else:
             self._trouble(answer)
 
@@ -128,7 +136,9 @@ class Course:
         lag_ns = max(self.lag_ns[self._lags_told :], default=0)
         self._lags_told = len(self.lag_ns)
         asked = self.asked + in_flight
-        return Progress(self.phase, asked, self.ended, self.failed, in_flight, received, elapsed_s, lag_ns)
+        late_ms = tuple(late * 1e-6 for late in self.pool.late_ns[-LATEST:])
+        counts = (asked, self.ended, self.failed, in_flight, received)
+        return Progress(self.phase, *counts, elapsed_s, lag_ns, tuple(self._first_ms), late_ms, self._last_error)
 
     def flush(self) -> None:
         """The log's buffer to the kernel. A record that cannot grow ends the run: numbers without one are no use."""
@@ -171,6 +181,7 @@ class Course:
         self.failed += 1
         self._unbroken = 0 if answer.status else self._unbroken + 1
         message = answer.error or explain(answer.body, "refused")[1]
+        self._last_error = f"HTTP {answer.status}: {message}" if answer.status else message
         key = (answer.status, message if answer.status else answer.error.partition(":")[0])
         self._refusals[key] += 1
         if self._unbroken >= _LOST:

@@ -26,13 +26,13 @@ _NONE: Mapping[str, str] = {}
 class Exchange:
     """One call under way."""
 
-    __slots__ = ("call", "ended", "kept", "last_ns", "reads", "sent_ns", "stream")
+    __slots__ = ("call", "ended", "first_ns", "kept", "last_ns", "reads", "sent_ns", "stream")
 
     def __init__(self, call: Call, ended: Ended, stream: channel.Stream, sent_ns: int) -> None:
         self.call, self.ended, self.stream = call, ended, stream
         self.sent_ns = self.last_ns = sent_ns
         self.kept: list[bytes] = []
-        self.reads = 0
+        self.reads = self.first_ns = 0
 
 
 class Streams:
@@ -109,6 +109,7 @@ class Streams:
             async for part in one.stream:
                 at_ns = one.last_ns = self.now()
                 if not one.reads:
+                    one.first_ns = at_ns
                     append(HEADERS, request, at_ns, _HEADERS)
                 body = framed(part)
                 append(BODY, request, at_ns, body)
@@ -141,7 +142,9 @@ class Streams:
             return
         self._log.append(kind, one.call.request, one.last_ns, note.encode())
         error = f"cancel: {note}" if kind == CANCEL else note
-        one.ended.set_result(Answer(status, dict(_NONE), b"".join(one.kept), one.sent_ns, one.last_ns, error))
+        one.ended.set_result(
+            Answer(status, dict(_NONE), b"".join(one.kept), one.sent_ns, one.last_ns, error, one.first_ns)
+        )
 
     def _done(self, task: asyncio.Task[None]) -> None:
         one = self._under_way.pop(task)

@@ -41,6 +41,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     sent_ns: int  # first send, CLOCK_MONOTONIC; 0: never sent
     end_ns: int
     error: str = ""
+    first_ns: int = 0  # first bytes of the body; 0: none came
 
     @property
     def ok(self) -> bool:
@@ -91,6 +92,7 @@ class Connection(asyncio.Protocol):
         "_status",
         "_transport",
         "body_bytes",
+        "first_ns",
         "last_ns",
         "on_body",
         "on_header",
@@ -138,6 +140,8 @@ class Connection(asyncio.Protocol):
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._append(BODY, self._request, at_ns, body)
+            if not self.body_bytes:
+                self.first_ns = at_ns
             self.body_bytes += len(body)
             if self._kept is not None:
                 self._kept.append(body)
@@ -180,7 +184,7 @@ class Connection(asyncio.Protocol):
         self._call, self._ended, self._attempt, self._request = call, ended, attempt, call.request
         self._in_body = self._complete = self._reusable = self._odd = False
         self._kept = [] if call.keep else None
-        self._status = self.reads = self.body_bytes = 0
+        self._status = self.reads = self.body_bytes = self.first_ns = 0
         self._headers = {}
         self._raw.clear()  # trailers of the answer before
         connection = b"reused" if self.used else b"new"
@@ -262,7 +266,7 @@ class Connection(asyncio.Protocol):
         """The request is over; the connection goes back to the pool, or is closed if the server wants it so."""
         self._append(kind, self._request, self.last_ns, note)
         body = b"".join(self._kept) if self._kept else b""
-        answer = Answer(self._status, self._headers, body, self._first_sent_ns, self.last_ns, error)
+        answer = Answer(self._status, self._headers, body, self._first_sent_ns, self.last_ns, error, self.first_ns)
         self._call, self._kept = None, None
         if not self._ended.done():
             self._ended.set_result(answer)

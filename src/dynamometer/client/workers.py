@@ -306,6 +306,9 @@ def _sum(own: Progress, parts: list[Progress]) -> Progress:
         body_bytes=sum(p.body_bytes for p in parts),
         elapsed_s=own.elapsed_s,
         lag_ns=max(p.lag_ns for p in parts),
+        first_ms=tuple(ms for p in parts for ms in p.first_ms),
+        late_ms=tuple(ms for p in parts for ms in p.late_ms),
+        last_error=next((p.last_error for p in parts if p.last_error), ""),
     )
 
 

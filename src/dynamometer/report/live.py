@@ -27,7 +27,8 @@ ASCII_BARS = "_.-=*#"
 class Progress(msgspec.Struct, frozen=True):
     """Where a run is. Counts since the start of the load. `planned` 0: it ends by time; `expected_s` 0: by count.
 
-    `ttft_ms` and `late_ms`: those of the latest requests, oldest first; a request without a first token has none.
+    `first_ms` (from sent to the first bytes of the answer; which of them hold a token only the record tells) and
+    `late_ms` (from due to sent): those of the latest requests, oldest first.
     """
 
     phase: str  # e.g. "warm-up", "load", "waiting for the last answers"
@@ -37,8 +38,7 @@ class Progress(msgspec.Struct, frozen=True):
     in_flight: int = 0
     planned: int = 0
     expected_s: float = 0.0
-    chunks: int = 0
-    ttft_ms: Sequence[float] = ()
+    first_ms: Sequence[float] = ()
     late_ms: Sequence[float] = ()
     last_error: str = ""
 
@@ -100,8 +100,8 @@ def line(now: Progress) -> str:
         f"{now.in_flight} in flight",
         *_rates(now),
     ]
-    if now.ttft_ms:
-        parts.append(f"TTFT {significant(_middle(now.ttft_ms))} ms")
+    if now.first_ms:
+        parts.append(f"first bytes {significant(_middle(now.first_ms))} ms")
     if now.late_ms:
         parts.append(f"late {significant(max(now.late_ms))} ms")
     if now.last_error:
@@ -123,10 +123,10 @@ def view(title: str, now: Progress, console: Console) -> Group:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     grid.add_row("pace", Text(", ".join([*_rates(now), f"{now.in_flight} in flight"])))
-    if now.ttft_ms:
+    if now.first_ms:
         width = max(8, min(40, console.width - 34))
-        told = f"  {significant(_middle(now.ttft_ms))} ms, at most {significant(max(now.ttft_ms))}"
-        grid.add_row("TTFT", Text(sparkline(now.ttft_ms, width, _wide(console)) + told))
+        told = f"  {significant(_middle(now.first_ms))} ms, at most {significant(max(now.first_ms))}"
+        grid.add_row("first bytes", Text(sparkline(now.first_ms, width, _wide(console)) + told))
     if now.late_ms:
         grid.add_row(
             "client late", Text(f"{significant(_middle(now.late_ms))} ms, at most {significant(max(now.late_ms))}")
@@ -159,8 +159,7 @@ def sparkline(values: Sequence[float], width: int, blocks: bool = True) -> str:
 def _rates(now: Progress) -> list[str]:
     if now.elapsed_s <= 0:
         return []
-    rates = [f"{significant(now.done / now.elapsed_s)} answers/s"]
-    return [*rates, f"{significant(now.chunks / now.elapsed_s)} chunks/s"] if now.chunks else rates
+    return [f"{significant(now.done / now.elapsed_s)} answers/s"]
 
 
 def _middle(values: Sequence[float]) -> float:
