@@ -13,7 +13,7 @@ from dynamometer import __version__
 # verb -> (module, one line of help). The help stands here so that listing the verbs imports none of them.
 VERBS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Put an engine under load and measure it."),
-    "report": ("report", "Write the HTML report again from a record."),
+    "report": ("report", "Write the report again from a record: HTML, Markdown or PDF."),
     "runs": ("runs", "List the runs in a folder."),
     "show": ("show", "Print one run's figures."),
     "tail": ("tail", "Say what was different about a run's slow requests."),
