@@ -49,7 +49,7 @@ def test_report_writes_markdown_beside_the_record(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = (run / "report.md").read_text()
     assert "| TTFT (ms) |" in text
-    assert "Measured:" in text
+    assert "| output tokens/s |" in text
 
 
 def test_a_pdf_is_the_page_printed_by_a_real_browser(tmp_path: Path) -> None:
