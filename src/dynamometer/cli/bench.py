@@ -15,14 +15,19 @@ from dynamometer.types import Experiment, Load, Target, Workload
 LAWS = ("poisson", "constant", "gamma", "trace", "ramp", "step", "burst")
 
 
-class BenchOptions(msgspec.Struct, frozen=True):
-    """What `dyno bench` takes beside the endpoint, how to drive it and the workload; None and "" mean not given."""
+class LoadOptions(msgspec.Struct, frozen=True):
+    """How requests come; None means not given."""
 
     concurrency: int | None
     rate: float | None
     arrivals: str | None
     arrival_options: tuple[str, ...]
     requests: int | None
+
+
+class BenchOptions(LoadOptions, frozen=True):
+    """What `dyno bench` takes beside the endpoint, how to drive it and the workload; None and "" mean not given."""
+
     duration: str
     warmup: int | None
     slo: str | None
@@ -125,7 +130,7 @@ def _no_other(ctx: click.Context) -> None:
             raise UsageError(f"--resume goes on with the run as it was begun; leave out {option.opts[0]}")
 
 
-def load_of(given: BenchOptions) -> Load:
+def load_of(given: LoadOptions) -> Load:
     """Closed at a concurrency, or open at a rate: exactly one of the two."""
     law_options = options.pairs(given.arrival_options, "--arrival")
     if given.rate is not None and given.concurrency is not None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dynamometer import simulate as sim
-from dynamometer.cli.bench import BenchOptions, load_of
+from dynamometer.cli.bench import LoadOptions, load_of
 from dynamometer.cli.output import json_text
 from dynamometer.cli.simulate import SimulateOptions
 from dynamometer.errors import UsageError
@@ -111,13 +111,9 @@ def experiment_of(given: SimulateOptions, workload: Workload, raw: Mapping[str, 
 
 def _load(raw: Mapping[str, object]) -> Load:
     """The load by the rules of `dyno bench`."""
-    blank: dict[str, object] = dict.fromkeys(BenchOptions.__struct_fields__)
-    texts = {"slo": "", "repeats": 1, "resume": None}
-    return load_of(msgspec.convert({**blank, **texts, **_known(raw)}, BenchOptions))
-
-
-def _known(raw: Mapping[str, object]) -> dict[str, object]:
-    return {name: raw[name] for name in BenchOptions.__struct_fields__ if name in raw}
+    given: dict[str, object] = dict.fromkeys(LoadOptions.__struct_fields__) | {"arrival_options": ()}
+    known = {name: raw[name] for name in LoadOptions.__struct_fields__ if name in raw}
+    return load_of(msgspec.convert({**given, **known}, LoadOptions))
 
 
 def _seconds(text: str) -> float:
