@@ -74,7 +74,7 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
     """Answer a ready question. NAME is a study of --list or a TOML file.
 
     \b
-    dyno study --list
+    dyno study list
     dyno study batching
     dyno study topology --quick
     dyno study my-question.toml --json
@@ -89,11 +89,8 @@ def command(name: str, listing: bool, repeats: int, quick: bool, out: Path | Non
     from dynamometer.cli.study_run import catalogue, run
 
     if listing or name in ("", "list"):
-        for known, question in catalogue().items():
-            click.echo(f"{known:16} {question}")
-        for known, (_, kind, line) in OWN.items():
-            click.echo(f"{known:16} {line} ({kind})")
-        for known, measured in MEASURED.items():
-            click.echo(f"{known:16} {measured.get_short_help_str(100)} (measures here)")
+        from dynamometer.cli.study_list import lines, show
+
+        show(lines(catalogue(), OWN, {known: one.get_short_help_str(200) for known, one in MEASURED.items()}), as_json)
         return
     raise SystemExit(run(name, repeats, quick, out, as_json))
