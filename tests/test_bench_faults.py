@@ -215,3 +215,34 @@ def test_the_live_view_is_fed_with_what_it_draws(tmp_path: Path) -> None:
     assert "first bytes" in text
     assert "client late" in text
     assert "shedding" in text
+
+
+def test_an_interrupted_runs_rates_end_where_its_record_begins_to_lack_answers(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with serving(paced) as server:
+        args = ["bench", "--api", "openai.chat", "--url", server.url, "-n", "4000", "-c", str(STREAMS)]
+        args += ["--output-tokens", str(TOKENS), "-o", str(run), "--quiet", "--workers", "1", "--warmup", "0"]
+        process = subprocess.Popen([sys.executable, "-m", "dynamometer", *args], stdout=subprocess.DEVNULL)
+        log, deadline = run / "wire.log", time.monotonic() + 60
+        while (not log.exists() or log.read_bytes().count(b"[DONE]") < 60) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    summary = json.loads((run / "summary.json").read_text())
+    metrics = summary["metrics"]
+    assert metrics["requests_cancelled"] == STREAMS
+    assert metrics["e2e_ms"]["censored"] == STREAMS  # they count for latency as what they are
+    assert metrics["requests_per_s"] == pytest.approx(STREAMS / (metrics["tpot_ms"]["mean"] * TOKENS / 1e3), rel=0.1)
+    assert metrics["output_tokens_per_s"] == pytest.approx(TOKENS * metrics["requests_per_s"], rel=0.05)
+
+
+def test_a_run_that_cannot_be_believed_is_listed_as_such(tmp_path: Path) -> None:
+    async def page(exchange: Exchange) -> None:
+        await exchange.send(whole("200 OK", b"<html><title>Welcome</title></html>", "content-type: text/html"))
+
+    with serving(page) as server:
+        done = bench(tmp_path, "--url", server.url, "--model", "m", "-n", "8", "-c", "2", "--no-sense-check")
+    assert done.exit_code == 5, done.output
+    listed = json.loads(CliRunner().invoke(dyno, ["runs", str(tmp_path), "--json"]).output)
+    assert listed[0]["status"] == "invalid"
+    assert [doubt["kind"] for doubt in listed[0]["doubts"] if doubt["fatal"]]

@@ -23,10 +23,10 @@ from slow_engine import Asked
 
 from dynamometer.errors import UsageError
 from dynamometer.metrics.quantiles import from_histogram
+from dynamometer.pages.exposition import parse
 from dynamometer.record.follow import Followed, serve
 from dynamometer.record.live_page import shown_live
 from dynamometer.record.store import open_run
-from dynamometer.telemetry.exposition import parse
 from dynamometer.telemetry.histograms import BOUNDS_S, Board, Histogram
 
 

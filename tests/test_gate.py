@@ -163,3 +163,13 @@ def test_a_share_changes_by_points() -> None:
     before, after = measure(connect(plain(100)), run()), measure(connect(failing), run())
     verdicts = gate.judge_change(compare([before], [after]), gate.gates("error_rate<+5%,error_rate<+11%"))
     assert [one.passed for one in verdicts] == [False, True]
+
+
+def test_a_gate_on_a_tail_that_the_candidate_does_not_have_is_closed() -> None:
+    good = measure(connect([Answer(sent=i * 100.0, chunks=[20.0, 30.0]) for i in range(40)]), run())
+    shed = [Answer(sent=i * 100.0, **({"chunks": [5.0, 6.0]} if i % 4 else {"error": "http 500"})) for i in range(40)]  # type: ignore[arg-type]
+    found = compare([good], [measure(connect(shed), run())])
+    (tail, middle) = gate.judge_change(found, gate.gates("ttft_p90<+500%,ttft_p50<+500%"))
+    assert tail.passed is False
+    assert "25 % of the candidate's requests failed" in tail.why
+    assert middle.passed

@@ -10,7 +10,7 @@ import pytest
 from gateway_run import Up, base, gateway
 from loopback import Exchange, answer, serving
 
-from dynamometer.telemetry.exposition import parse
+from dynamometer.pages.exposition import parse
 
 
 async def good(exchange: Exchange) -> None:

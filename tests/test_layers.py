@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "dynamometer"
 
 GROUND = {"types", "units", "errors", "plugins", "options"}
-PURE = {"hardware", "workload", "schedule", "policies"}
+PURE = {"hardware", "workload", "schedule", "policies", "pages"}
 OUTSIDE = ["engines", "telemetry", "record"]  # a chain: only to the left
 DRIVERS = {"client", "sim"}
 ROWS = ["metrics", "models", "decisions", "report"]  # a chain: only to the left

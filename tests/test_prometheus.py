@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamometer.errors import UsageError
-from dynamometer.telemetry import names, window
-from dynamometer.telemetry.exposition import Series, buckets_of, histogram_quantile, parse
+from dynamometer.pages import names, window
+from dynamometer.pages.exposition import Series, buckets_of, histogram_quantile, parse
 from dynamometer.telemetry.prometheus import Prometheus
 
 # case G04

@@ -107,9 +107,13 @@ def test_a_probe_of_steps_is_a_log_that_calibrates(tmp_path: Path) -> None:
     count = steps.run(options, HERE, now_ns, lambda line: None, tmp_path)
     assert is_step_log(tmp_path)
     log = read_steps(tmp_path)
-    assert len(log["i"]) == count == 2 * sum((batch + options.output - 1) * len(options.prompts) for batch in (1, 4))
+    assert (
+        len(log["i"])
+        == count
+        == 2 * sum((batch + options.output - 1) * len(options.prompts) for batch in options.batches)
+    )
     assert (log["t_done"] > log["t_sched"]).all()
-    assert log["tok_ctx"].sum() == 2 * (1 + 4) * sum(options.prompts)
+    assert log["tok_ctx"].sum() == 2 * sum(options.batches) * sum(options.prompts)
 
 
 def test_the_probe_sets_bytes_and_operations_over_times() -> None:

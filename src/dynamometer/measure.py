@@ -141,7 +141,11 @@ def sum_up(directory: Path) -> Account:
     """`summary.json` and `report.html` from the rows."""
     from dynamometer.report.html import write_derived
 
-    return write_derived(directory)
+    found = write_derived(directory)
+    if found.invalid and found.run.status == "complete":  # a list of runs reads manifests alone
+        doubts = tuple(doubt for doubt in found.summary.doubts if doubt.fatal)
+        manifest.write(directory, manifest.finish(found.run, "invalid", found.run.end_ns, found.run.client, doubts))
+    return found
 
 
 class _Asked(msgspec.Struct, frozen=True):

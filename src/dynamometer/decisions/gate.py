@@ -215,10 +215,22 @@ def judge_change(comparison: Comparison, wanted: Sequence[Gate]) -> tuple[Passed
     """Each gate against the change. A change that the noise floor explains passes; the interval says how sure that
     is."""
     changes = {(change.metric, change.statistic): change for change in comparison.changes}
-    return tuple(_pass(gate, changes.get((gate.metric, gate.statistic))) for gate in wanted)
+    failed = changes.get(("error_rate", ""))
+    return tuple(_pass(gate, changes.get((gate.metric, gate.statistic)), failed) for gate in wanted)
 
 
-def _pass(gate: Gate, change: Change | None) -> Passed:
+def _shed(gate: Gate, failed: Change | None) -> str:
+    """Why a quantile of the candidate does not exist: too many of its requests failed. "" if it does."""
+    q = STATISTICS.get(gate.statistic)
+    if q is None or failed is None or failed.after is None or 1 - failed.after >= q:
+        return ""
+    return f"{100 * failed.after:.3g} % of the candidate's requests failed, so no time holds for {100 * q:g} % of them"
+
+
+def _pass(gate: Gate, change: Change | None, failed: Change | None) -> Passed:
+    shed = _shed(gate, failed)
+    if shed and gate.op in ("<", "<="):
+        return Passed(gate, change, False, True, f"{gate.text}: failed, {shed}")
     if change is None or change.before is None or change.after is None:
         return Passed(gate, change, None, False, f"{gate.text}: not seen in both runs")
     relative = gate.unit == "%" and gate.metric not in SHARES  # a share changes by points, not by its own per cent

@@ -52,7 +52,7 @@ def _what(summary: Summary) -> str:
     elif metrics.e2e_ms.p50 is not None:
         half.append(f"half of the answers are complete within {significant(metrics.e2e_ms.p50)} ms")
     if metrics.tpot_ms.mean:
-        half.append(f"then come at {significant(1000 / metrics.tpot_ms.mean)} tokens/s each")
+        half.append(f"{'then' if half else 'tokens'} come at {significant(1000 / metrics.tpot_ms.mean)} tokens/s each")
     lost = metrics.requests_failed + metrics.requests_empty
     if lost:
         half.append(f"{lost} of {lost + metrics.requests_ok} requests gave no answer")

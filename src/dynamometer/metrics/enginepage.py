@@ -5,8 +5,8 @@ from __future__ import annotations
 import duckdb
 
 from dynamometer.metrics import views
-from dynamometer.telemetry import window
-from dynamometer.telemetry.names import metrics
+from dynamometer.pages import window
+from dynamometer.pages.names import metrics
 from dynamometer.types import Estimate
 
 

@@ -150,9 +150,13 @@ def _stay_ns(e2e_ms: Float64) -> float:
 
 
 def _without_drain(connection: duckdb.DuckDBPyConnection, span: Span, least_ns: float) -> tuple[int, float]:
-    """Rates end with the last request sent: later the load only falls. Kept whole where that would drop half of the
-    run, or leave less than `least_ns`."""
-    row = connection.execute("select max(sent_ns) from answers where phase = 'load'").fetchone()
+    """Rates end with the last request sent: later the load only falls; in a run that was interrupted with the first
+    request that has no answer, for its part is missing from then on. Kept whole where that would drop half of the run,
+    or leave less than `least_ns`."""
+    row = connection.execute(
+        "select least(max(sent_ns), min(sent_ns) filter (outcome = 'cancelled' and reason = 'interrupt'))"
+        " from answers where phase = 'load'"
+    ).fetchone()
     last = int(row[0]) if row and row[0] is not None else span.until_ns
     if last - span.from_ns < max(least_ns, (span.until_ns - span.from_ns) / 2):
         return span.until_ns, 0.0

@@ -99,7 +99,8 @@ def summarize(
     views.set_limits(connection, objective)
     window = find(connection, run, steady)
     everything = views.whole(connection)
-    kept = (everything.from_ns, everything.until_ns) if window.state == "resumed" else None
+    first_ns = everything.from_ns if window.state == "resumed" else window.from_ns
+    kept = (first_ns, everything.until_ns)  # rates end sooner; what was sent until the end has a latency all the same
     span = views.Span(window.from_ns, window.until_ns, kept)
     views.set_span(connection, span)
     extra = views.added()

@@ -100,6 +100,11 @@ def read(directory: Path) -> Run:
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        repeats = sorted(one.parent.name for one in directory.glob("repeat-*/run.json"))
+        if repeats:
+            raise MissingPath(
+                f"{directory} holds {len(repeats)} runs; name one of them: {directory / repeats[0]}, …"
+            ) from None
         raise MissingPath(f"{directory} is no run: it holds no {NAME}; dyno runs lists the runs") from None
     except OSError as wrong:
         raise RecordError(f"{path} cannot be read: {wrong.strerror}") from wrong

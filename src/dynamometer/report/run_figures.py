@@ -114,11 +114,7 @@ def over_time(connection: duckdb.DuckDBPyConnection, span: Extent, view: str, me
         if rows[0]["kind"] == "point"
         else "Median, and P10 to P90 as a band, of each time bin"
     )
-    cut = (
-        f" What was sent before {significant(span.cut_s)} s is warm-up, left out of every number."
-        if span.cut_s > 0
-        else ""
-    )
+    cut = f" Rates are counted from {significant(span.cut_s)} s on." if span.cut_s > 0 else ""
     caption = f"{how}, by when it was sent. A level run has no slope.{cut}"
     zero = Axis("value", f"{label} (ms)", zero=True)
     return curve(Heading(f"{view}-over-time", f"{words} over time", caption), rows, TIME, zero, _cut(span))

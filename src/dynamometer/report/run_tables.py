@@ -259,7 +259,7 @@ def side_by_side(runs: Sequence[tuple[Run, Summary]]) -> Table:
         tail_name, tail = best_tail(metrics.ttft_ms)
         cells = (
             figure_text(metrics.ttft_ms.estimates["p50"]),
-            f"{figure_text(tail)} ({tail_name})" if tail.value is not None else "n/a",
+            f"{figure_text(tail)} ({tail_name})" if tail.value is not None and tail_name != "p50" else "n/a",
             figure_text(metrics.tpot_ms.estimates["mean"]),
             figure_text(metrics.e2e_ms.estimates["p50"]),
             figure_text(metrics.estimates["output_tokens_per_s"]),

@@ -122,7 +122,9 @@ def draw(table: Table, console: Console) -> None:
     """Prints the table. A table too wide for the console is turned: one block a row, one line a cell."""
     if table.title:
         console.print(Text(clean(table.title), style="bold"))
-    if console.width < NARROW and _text_width(table) > console.width:
+    if not table.rows and table.notes:  # its notes are all that it says
+        pass
+    elif console.width < NARROW and _text_width(table) > console.width:
         _draw_turned(table, console)
     else:
         console.print(_rich(table))

@@ -33,10 +33,7 @@ class Replica:
     def __init__(self, cost: StepCost, rules: Rules, memory: Memory, sink: Sink, seed: int = 0) -> None:
         self.wake_s = NEVER
         self.now_s = 0.0
-        self.loads, self.place = (
-            [0],
-            0,
-        )  # requests in flight, of all engines behind one router; this engine's is at `place`
+        self.loads, self.place = [0], 0  # requests in flight of all engines behind a router; ours is at `place`
         self.cost, self.rules, self.memory, self.sink = cost, rules, memory, sink
         batching, guess = rules.batching, rules.speculation
         self._plan, self._holds, self._fcfs = RULES[batching.name], holds(batching), rules.admission.order == "fcfs"

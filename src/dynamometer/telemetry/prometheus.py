@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from dynamometer.errors import UsageError
-from dynamometer.telemetry import names
-from dynamometer.telemetry.exposition import parse
+from dynamometer.pages import names
+from dynamometer.pages.exposition import parse
 from dynamometer.types import Sample
 
 SOURCE = "prometheus"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from dynamometer.telemetry.exposition import histogram_quantile
-from dynamometer.telemetry.names import Reading, metrics
+from dynamometer.pages.exposition import histogram_quantile
+from dynamometer.pages.names import Reading, metrics
 from dynamometer.types import Estimate
 
 State = Mapping[tuple[str, str], float]  # (name, device) -> value

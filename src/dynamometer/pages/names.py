@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dynamometer.telemetry.exposition import Series
+from dynamometer.pages.exposition import Series
 
 ENGINES: Final = {
     "vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "tgi_": "TGI", "lightllm_": "LightLLM",
@@ -41,7 +41,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 @cache
 def metrics() -> tuple[Metric, ...]:
-    text = files("dynamometer.telemetry").joinpath("names.toml").read_text(encoding="utf-8")
+    text = files("dynamometer.pages").joinpath("names.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text)["metric"], tuple[Metric, ...])
 
 

@@ -1,0 +1,1 @@
+"""What an engine's metrics page says: its text in, the same facts under one name for every engine out. Pure."""
